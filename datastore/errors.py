@@ -1,0 +1,60 @@
+"""The errors of the datastore: a small tree, each naming the thing, its state and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class SwampError(Exception):
+    """Anything a person can act on; printed as one line, never as a traceback."""
+
+
+class DatastoreError(SwampError):
+    """Root of what can go wrong with records and files."""
+
+
+class NotFound(DatastoreError):
+    """No record of that name."""
+
+
+class AlreadyExists(DatastoreError):
+    """A record of that name is there already."""
+
+
+class Conflict(DatastoreError):
+    """The record changed since it was read; read again and decide again."""
+
+
+class InvalidTransition(DatastoreError):
+    """A record was asked for a move that its state does not allow."""
+
+
+class RepositoryLocked(DatastoreError):
+    """Another process holds the repository; the message names its pid."""
+
+
+class NoRepository(DatastoreError):
+    """No `.swamp.yaml` here or above."""
+
+
+class Degraded(DatastoreError):
+    """The disk refuses writes; nothing new is taken on until it accepts them again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where in a file: 1-based line and column."""
+
+    line: int
+    column: int
+
+
+class InvalidFile(DatastoreError):
+    """A file that does not parse or validate: path, position, what was found and expected."""
+
+    def __init__(self, path: str, problem: str, position: Position | None = None) -> None:
+        self.path = path
+        self.problem = problem
+        self.position = position
+        where = f"{path}:{position.line}:{position.column}" if position else path
+        super().__init__(f"{where}: {problem}")

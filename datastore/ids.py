@@ -1,0 +1,18 @@
+"""Ids of things made by machines: UUIDv7 (RFC 9562), so that names sort by birth."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from datetime import datetime
+
+
+def uuid7(moment: datetime, randomness: random.Random) -> str:
+    """A UUIDv7 for `moment`; inside one millisecond the order is random."""
+    millis = int(moment.timestamp() * 1000)
+    value = (millis & ((1 << 48) - 1)) << 80
+    value |= 0x7 << 76
+    value |= randomness.getrandbits(12) << 64
+    value |= 0b10 << 62
+    value |= randomness.getrandbits(62)
+    return str(uuid.UUID(int=value))

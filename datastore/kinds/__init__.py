@@ -1,0 +1,81 @@
+"""The kinds of the fleet, each with its models and its table of moves.
+
+`KINDS` lists them by folder. Definitions and workflows are not records: people own them, see
+`datastore/definitions`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datastore.kinds.dispatch import (
+    LEASES,
+    PENDING,
+    Call,
+    Lease,
+    LeaseSpec,
+    LeaseStatus,
+    Outcome,
+    Pending,
+    PendingSpec,
+    PendingStatus,
+    Placement,
+)
+from datastore.kinds.fleet import (
+    TOKENS,
+    WORKERS,
+    Token,
+    TokenSpec,
+    TokenStatus,
+    Worker,
+    WorkerSpec,
+    WorkerStatus,
+)
+from datastore.kinds.run import (
+    RUNS,
+    STEPS,
+    Counts,
+    Run,
+    RunSpec,
+    RunStatus,
+    Step,
+    StepSpec,
+    StepStatus,
+)
+from datastore.record import Kind
+
+KINDS: dict[str, Kind[Any, Any]] = {
+    kind.folder: kind for kind in (WORKERS, TOKENS, PENDING, LEASES, RUNS, STEPS)
+}
+
+__all__ = [
+    "KINDS",
+    "LEASES",
+    "PENDING",
+    "RUNS",
+    "STEPS",
+    "TOKENS",
+    "WORKERS",
+    "Call",
+    "Counts",
+    "Lease",
+    "LeaseSpec",
+    "LeaseStatus",
+    "Outcome",
+    "Pending",
+    "PendingSpec",
+    "PendingStatus",
+    "Placement",
+    "Run",
+    "RunSpec",
+    "RunStatus",
+    "Step",
+    "StepSpec",
+    "StepStatus",
+    "Token",
+    "TokenSpec",
+    "TokenStatus",
+    "Worker",
+    "WorkerSpec",
+    "WorkerStatus",
+]

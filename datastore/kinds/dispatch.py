@@ -1,0 +1,153 @@
+"""A pending dispatch (a step's wait for a worker) and the lease that answers it.
+
+Both have the same name, the *dispatch id* `<run>.<job>.<step>.<episode>`: one episode of waiting
+can have one lease at most, and whoever sees either name knows the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from datastore.record import Kind, Model, Record
+
+
+class Placement(Model):
+    """Which worker may run a step. All given parts must hold; `target` alone decides if given."""
+
+    target: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    platform: str | None = None
+
+
+class Call(Model):
+    """What to execute: a method of a model with its arguments, expressions resolved."""
+
+    model_type: str
+    model: str
+    method: str
+    arguments: dict[str, Any] = Field(default_factory=dict)
+
+
+class Outcome(Model):
+    """How an execution ended. `reason` tells apart what an exit code cannot.
+
+    Reasons: `completed`, `failed` (exit code not 0), `signalled`, `timed_out` (the step's own
+    timeout), `not_found` and `start_failed` (nothing ran), `cancelled`, `worker_lost`.
+    """
+
+    ok: bool
+    reason: str
+    exit_code: int | None = None
+    signal: int | None = None
+    duration_ms: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    error: str | None = None
+
+
+class PendingSpec(Model):
+    """Who asks, for what kind of worker, and how long it may wait."""
+
+    run: str
+    workflow: str
+    job: str
+    step: str
+    episode: int
+    call: Call
+    placement: Placement
+    priority: int = Field(default=3, ge=1, le=5)
+    wait_limit_s: float | None = None
+    """How long the step may wait in all, seconds; None waits for ever."""
+    limit_from: str = "default"
+    """Which layer set the limit: step, job, workflow, serve or default."""
+    waited_before_s: float = 0.0
+    """Waiting time of the step's earlier episodes, seconds."""
+    cancel: bool = False
+
+
+class PendingStatus(Model):
+    """`waiting` only once the scheduler has looked and found nobody."""
+
+    state: Literal["waiting", "dispatched", "timed_out", "cancelled", "orphaned"]
+    queued_at: str
+    reason: str | None = None
+    """Why it waits, or why it ended."""
+    waited_s: float | None = None
+    """How long this episode waited, seconds; set at its end."""
+    ended_at: str | None = None
+    worker: str | None = None
+
+
+class LeaseSpec(Model):
+    """This step, on this worker. `instance` is the worker's process at the time."""
+
+    run: str
+    workflow: str
+    job: str
+    step: str
+    worker: str
+    instance: str
+    model: str
+    method: str
+    cancel: bool = False
+
+
+class LeaseStatus(Model):
+    """`wrote_at` is durable before the first byte of an output is (promise 2)."""
+
+    state: Literal["bound", "active", "recovering", "completed", "failed", "refused", "expired"]
+    bound_at: str
+    active_at: str | None = None
+    recovering_at: str | None = None
+    wrote_at: str | None = None
+    ended_at: str | None = None
+    reason: str | None = None
+    outcome: Outcome | None = None
+
+
+Pending = Record[PendingSpec, PendingStatus]
+Lease = Record[LeaseSpec, LeaseStatus]
+
+
+def run_of(name: str) -> str:
+    """The run that a step, pending dispatch or lease belongs to, from its name alone."""
+    return name.partition(".")[0]
+
+
+_ENDS = frozenset({"dispatched", "timed_out", "cancelled", "orphaned"})
+
+PENDING = Kind(
+    folder="pending",
+    title="PendingDispatch",
+    spec=PendingSpec,
+    status=PendingStatus,
+    moves={
+        None: _ENDS | {"waiting"},
+        "waiting": _ENDS,
+        **dict.fromkeys(_ENDS, frozenset()),
+    },
+    live_states=frozenset({None, "waiting"}),
+    name_indexes={"run": run_of},
+)
+
+_LIVE = frozenset({"bound", "active", "recovering"})
+_LEASE_ENDS = frozenset({"completed", "failed", "refused", "expired"})
+
+LEASES = Kind(
+    folder="leases",
+    title="Lease",
+    spec=LeaseSpec,
+    status=LeaseStatus,
+    moves={
+        None: frozenset({"bound"}),
+        "bound": frozenset({"active", "recovering", "failed", "refused", "expired"}),
+        "active": frozenset({"recovering", "completed", "failed", "expired"}),
+        "recovering": frozenset({"active", "completed", "failed", "expired"}),
+        **dict.fromkeys(_LEASE_ENDS, frozenset()),
+    },
+    live_states=_LIVE,
+    live_indexes={"worker": lambda lease: lease.spec.worker},
+    name_indexes={"run": run_of},
+)

@@ -1,0 +1,90 @@
+"""Workers and the tokens they enroll with."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from datastore.record import Kind, Model, Record
+
+Labels = dict[str, str]
+
+
+class WorkerSpec(Model):
+    """What people ask of a worker (`desired/workers/<name>.yaml`)."""
+
+    schedulable: bool = True
+    note: str | None = None
+
+
+class WorkerStatus(Model):
+    """What the worker said at its last enrollment, and whether its socket is there."""
+
+    state: Literal["connected", "disconnected"]
+    draining: bool = False
+    instance: str
+    machine: str
+    token: str
+    labels: Labels = Field(default_factory=dict)
+    platform: str
+    arch: str
+    version: str
+    capacity: int = Field(ge=1)
+    enrolled_at: str
+    last_seen_at: str
+    disconnected_at: str | None = None
+    desired: str | None = None
+    """Digest of the desired file that `spec` came from."""
+
+
+class TokenSpec(Model):
+    """What people ask of a token (`desired/tokens/<name>.yaml`)."""
+
+    expires_at: str
+    max_enrollments: int | Literal["unlimited"] = 1
+    revoked: bool = False
+    note: str | None = None
+
+
+class TokenStatus(Model):
+    """`secret_hash` is the SHA-256 of the secret; the secret itself is stored nowhere."""
+
+    state: Literal["unused", "enrolled", "expired", "revoked"]
+    secret_hash: str
+    enrollments: int = 0
+    """How many machines the token has bound; each binding is a worker record."""
+    ended_at: str | None = None
+    desired: str | None = None
+
+
+Worker = Record[WorkerSpec, WorkerStatus]
+Token = Record[TokenSpec, TokenStatus]
+
+WORKERS = Kind(
+    folder="workers",
+    title="Worker",
+    spec=WorkerSpec,
+    status=WorkerStatus,
+    moves={
+        None: frozenset({"connected", "disconnected"}),
+        "connected": frozenset({"disconnected"}),
+        "disconnected": frozenset({"connected"}),
+    },
+    live_states=frozenset({"connected"}),
+)
+
+TOKENS = Kind(
+    folder="tokens",
+    title="EnrollmentToken",
+    spec=TokenSpec,
+    status=TokenStatus,
+    moves={
+        None: frozenset({"unused", "enrolled", "expired", "revoked"}),
+        "unused": frozenset({"enrolled", "expired", "revoked"}),
+        "enrolled": frozenset({"expired", "revoked"}),
+        "expired": frozenset(),
+        "revoked": frozenset(),
+    },
+    live_states=frozenset({None, "unused", "enrolled"}),
+)

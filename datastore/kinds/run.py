@@ -1,0 +1,122 @@
+"""Runs and their steps.
+
+A run's record holds its phase and counts; each step that has started or ended has a record of its
+own, so that finishing one never rewrites the others. A step that waits is its pending dispatch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from datastore.kinds.dispatch import Call, Outcome, Placement, run_of
+from datastore.record import Kind, Model, Record
+
+
+class Counts(Model):
+    """Steps of a run by state."""
+
+    total: int = 0
+    waiting: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+
+
+class RunSpec(Model):
+    """What was asked for: the workflow and its models as they were when the run started."""
+
+    workflow: str
+    workflow_id: str
+    inputs: dict[str, Any] = Field(default_factory=dict)
+    priority: int = Field(default=3, ge=1, le=5)
+    cancel: bool = False
+    cancel_reason: str | None = None
+    definition: dict[str, Any]
+    """The workflow as written, parsed."""
+    models: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """The model definitions that its steps name, by name."""
+
+
+class RunStatus(Model):
+    """Phase and counts; the steps tell the rest."""
+
+    state: Literal["running", "succeeded", "failed", "cancelled"]
+    started_at: str
+    ended_at: str | None = None
+    duration_ms: int | None = None
+    counts: Counts = Field(default_factory=Counts)
+    jobs: dict[str, str] = Field(default_factory=dict)
+    failure: str | None = None
+
+
+class StepSpec(Model):
+    """Which step of which run, and what it executes."""
+
+    run: str
+    workflow: str
+    job: str
+    step: str
+    template: str | None = None
+    """The step as written, where `forEach` made this one from it."""
+    call: Call | None = None
+    """None where the step ended before its expressions were resolved."""
+    placement: Placement | None = None
+
+
+class StepStatus(Model):
+    """`running` has an owner: a live lease, or (with no `worker`) the server itself.
+
+    `waiting` is a step that had started and waits again: its lease was lost before it wrote.
+    """
+
+    state: Literal["running", "waiting", "succeeded", "failed", "skipped", "cancelled"]
+    started_at: str | None = None
+    ended_at: str | None = None
+    worker: str | None = None
+    dispatch: str | None = None
+    """The dispatch id of the latest lease."""
+    episodes: int = 0
+    waited_s: float = 0.0
+    error: str | None = None
+    allowed_failure: bool = False
+    outcome: Outcome | None = None
+
+
+Run = Record[RunSpec, RunStatus]
+Step = Record[StepSpec, StepStatus]
+
+_RUN_ENDS = frozenset({"succeeded", "failed", "cancelled"})
+
+RUNS = Kind(
+    folder="runs",
+    title="Run",
+    spec=RunSpec,
+    status=RunStatus,
+    moves={
+        None: _RUN_ENDS | {"running"},
+        "running": _RUN_ENDS,
+        **dict.fromkeys(_RUN_ENDS, frozenset()),
+    },
+    live_states=frozenset({None, "running"}),
+)
+
+_STEP_ENDS = frozenset({"succeeded", "failed", "skipped", "cancelled"})
+
+STEPS = Kind(
+    folder="steps",
+    title="Step",
+    spec=StepSpec,
+    status=StepStatus,
+    moves={
+        None: _STEP_ENDS | {"running"},
+        "running": _STEP_ENDS | {"waiting"},
+        "waiting": _STEP_ENDS | {"running"},
+        **dict.fromkeys(_STEP_ENDS, frozenset()),
+    },
+    live_states=frozenset({"running", "waiting"}),
+    name_indexes={"run": run_of},
+)

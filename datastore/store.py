@@ -1,0 +1,300 @@
+"""The store: records in memory, swapped at once, durable by a journal behind a barrier.
+
+Reads are plain calls on frozen records. A caller reads, decides and commits in one `def`; the
+next reader already sees it, so there is nothing to reserve. Before anything leaves the process
+there is a barrier: `await store.barrier()`, or `store.after_barrier(send)` where awaiting would
+cost a task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar, cast
+
+from datastore.desired import DesiredFile
+from datastore.errors import AlreadyExists, Conflict, InvalidTransition, NotFound
+from datastore.journal import Journal, Op, Put, Remove, Story
+from datastore.record import Kind, Model, Record
+
+S = TypeVar("S", bound=Model)
+T = TypeVar("T", bound=Model)
+Wake = Callable[[str], None]
+
+
+class _Table:
+    """All records of one kind: finished ones as bytes until somebody reads them."""
+
+    def __init__(self, kind: Kind[Any, Any]) -> None:
+        self.kind = kind
+        self.rows: dict[str, Record[Any, Any] | bytes] = {}
+        self.live: dict[str, Record[Any, Any]] = {}
+        self.live_indexes: dict[str, dict[str, dict[str, None]]] = {
+            index: {} for index in kind.live_indexes
+        }
+        self.name_indexes: dict[str, dict[str, dict[str, None]]] = {
+            index: {} for index in kind.name_indexes
+        }
+        self.watchers: list[Wake] = []
+
+    def find(self, name: str) -> Record[Any, Any] | None:
+        row = self.rows.get(name)
+        if isinstance(row, bytes):
+            return self.kind.load(json.loads(row), revision=1)
+        return row
+
+    def put(self, record: Record[Any, Any]) -> None:
+        name = record.name
+        self._drop_live(name)
+        self.rows[name] = record
+        for index, value_of in self.kind.name_indexes.items():
+            self.name_indexes[index].setdefault(value_of(name), {})[name] = None
+        if record.live:
+            self.live[name] = record
+            for index, value_of_record in self.kind.live_indexes.items():
+                value = value_of_record(record)
+                if value is not None:
+                    self.live_indexes[index].setdefault(value, {})[name] = None
+
+    def put_bytes(self, name: str, document: bytes) -> None:
+        """A finished record as it was stored, parsed only when read."""
+        self.rows[name] = document
+        for index, value_of in self.kind.name_indexes.items():
+            self.name_indexes[index].setdefault(value_of(name), {})[name] = None
+
+    def remove(self, name: str) -> None:
+        self._drop_live(name)
+        self.rows.pop(name, None)
+        for index, value_of in self.kind.name_indexes.items():
+            self._drop(self.name_indexes[index], value_of(name), name)
+
+    def _drop_live(self, name: str) -> None:
+        old = self.live.pop(name, None)
+        if old is None:
+            return
+        for index, value_of in self.kind.live_indexes.items():
+            value = value_of(old)
+            if value is not None:
+                self._drop(self.live_indexes[index], value, name)
+
+    @staticmethod
+    def _drop(index: dict[str, dict[str, None]], value: str, name: str) -> None:
+        names = index.get(value)
+        if names is not None:
+            names.pop(name, None)
+            if not names:
+                del index[value]
+
+
+class Store:
+    """Records of all kinds. Use it from one thread, the event loop's."""
+
+    def __init__(
+        self,
+        kinds: Iterable[Kind[Any, Any]],
+        journal: Journal,
+        *,
+        deliver: Callable[[Wake, str], None] | None = None,
+    ) -> None:
+        """`deliver` calls a watcher with a name; simulations delay or lose the call there."""
+        self._tables = {kind.folder: _Table(kind) for kind in kinds}
+        self._journal = journal
+        self._deliver = deliver or (lambda wake, name: wake(name))
+        self._revision = 1
+        self._committed = 0
+        self._durable = 0
+        self._after: deque[tuple[int, Callable[[], None]]] = deque()
+        self._desired: dict[tuple[str, str], DesiredFile] = {}
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    def load(self, record: Record[Any, Any]) -> None:
+        """Take a record found on disk, before anything else happens; no journal, no watch."""
+        self._tables[record.kind.folder].put(record)
+
+    def load_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
+        """Take a finished record found on disk as the JSON it was stored as."""
+        self._tables[kind.folder].put_bytes(name, document)
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def find(self, kind: Kind[S, T], name: str) -> Record[S, T] | None:
+        """The record, or None."""
+        return cast("Record[S, T] | None", self._tables[kind.folder].find(name))
+
+    def get(self, kind: Kind[S, T], name: str) -> Record[S, T]:
+        """The record; NotFound without it."""
+        record = self.find(kind, name)
+        if record is None:
+            raise NotFound(f"no {kind.title} named '{name}'")
+        return record
+
+    def list(self, kind: Kind[S, T]) -> Iterator[Record[S, T]]:
+        """Every record, finished ones parsed one by one: for people, not for loops."""
+        table = self._tables[kind.folder]
+        for name in tuple(table.rows):
+            record = table.find(name)
+            if record is not None:
+                yield cast("Record[S, T]", record)
+
+    def live(self, kind: Kind[S, T]) -> tuple[Record[S, T], ...]:
+        """The records to which something can still happen."""
+        return tuple(self._tables[kind.folder].live.values())
+
+    def by(self, kind: Kind[S, T], index: str, value: str) -> tuple[Record[S, T], ...]:
+        """Records found by an index of the kind: live ones only, or by name all of them."""
+        table = self._tables[kind.folder]
+        if index in table.live_indexes:
+            names = table.live_indexes[index].get(value, {})
+            return tuple(table.live[name] for name in names)
+        found = (table.find(name) for name in tuple(table.name_indexes[index].get(value, {})))
+        return tuple(record for record in found if record is not None)
+
+    def names_by(self, kind: Kind[Any, Any], index: str, value: str) -> tuple[str, ...]:
+        """Names found by an index, nothing parsed."""
+        table = self._tables[kind.folder]
+        source = table.live_indexes if index in table.live_indexes else table.name_indexes
+        return tuple(source[index].get(value, {}))
+
+    def count_by(self, kind: Kind[Any, Any], index: str, value: str) -> int:
+        """How many `by` would find: the size of a set of names, at no cost."""
+        table = self._tables[kind.folder]
+        source = table.live_indexes if index in table.live_indexes else table.name_indexes
+        return len(source[index].get(value, ()))
+
+    def count(self, kind: Kind[Any, Any]) -> int:
+        """How many records of the kind there are."""
+        return len(self._tables[kind.folder].rows)
+
+    def desired(self, kind: Kind[Any, Any], name: str) -> DesiredFile | None:
+        """The last good desired file of that record, None without one."""
+        return self._desired.get((kind.folder, name))
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        puts: Iterable[Record[Any, Any]] = (),
+        removals: Iterable[tuple[Kind[Any, Any], str]] = (),
+        story: Story | None = None,
+    ) -> None:
+        """Swap memory at once, all or nothing, and queue the same for the disk.
+
+        Raises Conflict (a record changed since it was read), AlreadyExists, or InvalidTransition (a
+        move that the kind does not allow, any change of a finished record) before anything changed.
+        """
+        accepted = [self._checked(record) for record in puts]
+        gone = [(kind, name) for kind, name in removals if name in self._tables[kind.folder].rows]
+        ops: list[Op] = []
+        for record, status_only in accepted:
+            self._tables[record.kind.folder].put(record)
+            ops.append(Put(record, status_only))
+        for kind, name in gone:
+            self._tables[kind.folder].remove(name)
+            ops.append(Remove(kind, name))
+        if story is not None:
+            ops.append(story)
+        if not ops:
+            return
+        self._committed += 1
+        self._journal.append(tuple(ops), self._one_more_durable)
+        for record, _ in accepted:
+            self._tell(record.kind, record.name)
+        for kind, name in gone:
+            self._tell(kind, name)
+
+    def _checked(self, record: Record[Any, Any]) -> tuple[Record[Any, Any], bool]:
+        kind = record.kind
+        current = self._tables[kind.folder].find(record.name)
+        if current is None:
+            if record.revision:
+                raise Conflict(f"{kind.title} '{record.name}' was removed meanwhile")
+            self._refuse_move(record, None)
+        else:
+            if not record.revision:
+                raise AlreadyExists(f"{kind.title} '{record.name}' exists already")
+            if current.revision != record.revision:
+                raise Conflict(f"{kind.title} '{record.name}' changed since it was read")
+            self._refuse_move(record, current)
+        self._revision += 1
+        stored = Record(
+            kind=kind,
+            name=record.name,
+            uid=record.uid,
+            created_at=record.created_at,
+            spec=record.spec,
+            status=record.status,
+            owner=record.owner,
+            revision=self._revision,
+        )
+        return stored, current is not None and current.spec is record.spec
+
+    @staticmethod
+    def _refuse_move(record: Record[Any, Any], current: Record[Any, Any] | None) -> None:
+        kind = record.kind
+        old = None if current is None else current.state
+        new = record.state
+        if current is not None and not kind.moves.get(old):
+            raise InvalidTransition(f"{kind.title} '{record.name}' is {old} and cannot change")
+        if old != new and new not in kind.moves.get(old, frozenset()):
+            raise InvalidTransition(f"{kind.title} '{record.name}': {old} -> {new} is not a move")
+
+    # -- the barrier -----------------------------------------------------------------------------
+
+    async def barrier(self) -> None:
+        """Return when everything that memory shows now is on disk."""
+        if self._durable >= self._committed:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self.after_barrier(finish)
+        await done
+
+    def after_barrier(self, action: Callable[[], Any]) -> None:
+        """Call `action` once everything that memory shows now is on disk; at once if it is.
+
+        Actions run in the order in which they were given.
+        """
+        if self._durable >= self._committed:
+            action()
+        else:
+            self._after.append((self._committed, action))
+
+    def _one_more_durable(self) -> None:
+        self._durable += 1
+        while self._after and self._after[0][0] <= self._durable:
+            self._after.popleft()[1]()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the disk refuses writes; None while it takes them."""
+        return self._journal.trouble
+
+    # -- watching --------------------------------------------------------------------------------
+
+    def watch(self, kind: Kind[Any, Any], wake: Wake) -> Callable[[], None]:
+        """Have `wake` called with the name after each change; the answer ends it."""
+        watchers = self._tables[kind.folder].watchers
+        watchers.append(wake)
+        return lambda: watchers.remove(wake)
+
+    def set_desired(self, kind: Kind[Any, Any], name: str, file: DesiredFile | None) -> None:
+        """The desired file of a record changed; its watchers are told.
+
+        Absence changes nothing: the owner keeps the spec in force when it finds None.
+        """
+        if file is None:
+            self._desired.pop((kind.folder, name), None)
+        else:
+            self._desired[kind.folder, name] = file
+        self._tell(kind, name)
+
+    def _tell(self, kind: Kind[Any, Any], name: str) -> None:
+        for wake in self._tables[kind.folder].watchers:
+            self._deliver(wake, name)
