@@ -1,0 +1,228 @@
+"""Every frame between the orchestrator and its workers, defined once for both ends.
+
+Frames are JSON objects with a `type`. A change of any frame, or of the environment denylist,
+changes `PROTOCOL_VERSION`; a worker of another version is refused at enrollment, both named.
+
+The order on a socket: `enroll` → `enrolled` (or `enroll_refused` and the socket closes). Then, for
+each dispatch: `dispatch` → `accepted` or `refused`; after `accepted` any number of `output`, and
+one `result`, which the worker keeps until its `ack`. `ping` → `pong` in both directions.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from datastore.errors import SwampError
+from datastore.kinds import Call, Outcome
+from datastore.record import Model
+
+PROTOCOL_VERSION = 1
+
+FRAME_MAX_BYTES = 4 << 20
+"""A longer frame is refused by both ends."""
+
+OUTPUT_CHUNK_BYTES = 64 << 10
+"""The most output in one frame, in bytes of the stream."""
+
+ENVIRONMENT_DENYLIST = frozenset(
+    {
+        "HOME", "USER", "USERNAME", "USERPROFILE", "LOGNAME", "SHELL", "PATH", "PWD", "OLDPWD",
+        "TMPDIR", "TEMP", "TMP", "HOSTNAME", "TERM", "SHLVL", "_",
+    }
+)  # fmt: skip
+"""Names that identify a process or a machine: never shipped, never overridden (upper case)."""
+
+ENVIRONMENT_DENIED_PREFIXES = ("XDG_", "SWAMP_", "SSH_", "LD_")
+
+
+class FrameError(SwampError):
+    """A frame that is not one of ours."""
+
+
+class Enroll(Model):
+    """The first frame of a worker. `instance` is new per process, `machine` per cache folder."""
+
+    type: Literal["enroll"] = "enroll"
+    protocol: int
+    version: str = Field(max_length=64)
+    token: str = Field(max_length=512)
+    instance: str = Field(min_length=1, max_length=64)
+    machine: str = Field(min_length=1, max_length=128)
+    platform: str = Field(max_length=32)
+    arch: str = Field(max_length=32)
+    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    capacity: int = Field(ge=1, le=4096)
+    running: list[str] = Field(default_factory=list, max_length=8192)
+    """Dispatches whose runner is alive here."""
+    finished: list[str] = Field(default_factory=list, max_length=8192)
+    """Dispatches whose result was not acknowledged yet; the results follow."""
+
+
+class Accepted(Model):
+    """The runner of a dispatch has been started."""
+
+    type: Literal["accepted"] = "accepted"
+    dispatch: str
+
+
+class Refused(Model):
+    """The worker does not take this dispatch; nothing was started."""
+
+    type: Literal["refused"] = "refused"
+    dispatch: str
+    reason: Literal["worker_busy", "worker_draining"]
+
+
+class Output(Model):
+    """A piece of a stream. `seq` counts the pieces of one dispatch from 1, without gaps.
+
+    `text` when the piece is valid UTF-8, else `data` (base64).
+    """
+
+    type: Literal["output"] = "output"
+    dispatch: str
+    seq: int = Field(ge=1)
+    stream: Literal["stdout", "stderr"]
+    text: str | None = None
+    data: str | None = None
+
+    def raw(self) -> bytes:
+        """The bytes of the stream."""
+        if self.text is not None:
+            return self.text.encode()
+        return base64.b64decode(self.data or "")
+
+
+class ResultFrame(Model):
+    """How a dispatch ended; sent again after each reconnect until it is acknowledged."""
+
+    type: Literal["result"] = "result"
+    dispatch: str
+    outcome: Outcome
+
+
+class Drain(Model):
+    """From the worker: give me nothing more. From the orchestrator: take nothing more."""
+
+    type: Literal["drain"] = "drain"
+    reason: str = Field(default="", max_length=200)
+
+
+class Ping(Model):
+    """Answer with a pong of the same number."""
+
+    type: Literal["ping"] = "ping"
+    n: int
+
+
+class Pong(Model):
+    type: Literal["pong"] = "pong"
+    n: int
+
+
+class Enrolled(Model):
+    """The worker is known by this name. `keep` and `kill` settle the two lists of dispatches.
+
+    `keep` maps a dispatch to the number of output pieces that the orchestrator has: the worker goes
+    on after them. The runners in `kill` have no lease any more.
+    """
+
+    type: Literal["enrolled"] = "enrolled"
+    worker: str
+    grace_s: float
+    """How long the worker may be cut off before it kills its runners, seconds."""
+    heartbeat_s: float
+    keep: dict[str, int] = Field(default_factory=dict)
+    kill: list[str] = Field(default_factory=list)
+
+
+class EnrollRefused(Model):
+    """Permanent refusals end the worker; others are tried again after `retry_after_ms`."""
+
+    type: Literal["enroll_refused"] = "enroll_refused"
+    code: str
+    message: str
+    permanent: bool
+    retry_after_ms: int = 0
+
+
+class Dispatch(Model):
+    """Execute this. The environment goes over the worker's own, the denylist excepted."""
+
+    type: Literal["dispatch"] = "dispatch"
+    dispatch: str
+    run: str
+    workflow: str
+    job: str
+    step: str
+    call: Call
+    timeout_s: float | None = None
+    """The step's own time limit, seconds."""
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class Cancel(Model):
+    """Stop the runner of this dispatch; its result still comes."""
+
+    type: Literal["cancel"] = "cancel"
+    dispatch: str
+
+
+class Ack(Model):
+    """The result is durable; forget it."""
+
+    type: Literal["ack"] = "ack"
+    dispatch: str
+
+
+class OutputAck(Model):
+    """All output of the dispatch up to this piece has been stored."""
+
+    type: Literal["output_ack"] = "output_ack"
+    dispatch: str
+    seq: int
+
+
+FromWorker = Enroll | Accepted | Refused | Output | ResultFrame | Drain | Ping | Pong
+ToWorker = Enrolled | EnrollRefused | Dispatch | Cancel | Ack | OutputAck | Drain | Ping | Pong
+
+_FROM_WORKER: TypeAdapter[FromWorker] = TypeAdapter(
+    Annotated[FromWorker, Field(discriminator="type")]
+)
+_TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(Annotated[ToWorker, Field(discriminator="type")])
+
+
+def encode(frame: FromWorker | ToWorker) -> str:
+    """The frame as JSON text."""
+    return frame.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def from_worker(text: str | bytes) -> FromWorker:
+    """The worker's frame in this text; FrameError says what is wrong with it."""
+    try:
+        return _FROM_WORKER.validate_json(text)
+    except ValidationError as error:
+        raise FrameError(_plainly(error)) from None
+
+
+def to_worker(text: str | bytes) -> ToWorker:
+    """The orchestrator's frame in this text; FrameError says what is wrong with it."""
+    try:
+        return _TO_WORKER.validate_json(text)
+    except ValidationError as error:
+        raise FrameError(_plainly(error)) from None
+
+
+def _plainly(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "frame"
+    return f"not a frame of protocol {PROTOCOL_VERSION}: {where}: {first['msg']}"
+
+
+def ships(name: str) -> bool:
+    """Whether an environment variable may travel from the orchestrator to a runner."""
+    upper = name.upper()
+    return upper not in ENVIRONMENT_DENYLIST and not upper.startswith(ENVIRONMENT_DENIED_PREFIXES)
