@@ -1,0 +1,317 @@
+"""The enrollment controller: workers and tokens.
+
+Makes true: a worker's record says whether its socket is there and what people asked of it; a token
+past its time or revoked is final, and cuts the workers it let in. Reads tokens, workers, their
+desired files and the open sockets; alone writes workers and tokens. Woken by those. It must never
+create anything for a client whose token was not redeemed first (promise 6).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from controllers.controller import Wait
+from controllers.ports import WorkerLink
+from controllers.workqueue import WorkQueue
+from datastore.clock import Clock, parse_stamp, stamp
+from datastore.errors import NotFound, SwampError
+from datastore.kinds import (
+    TOKENS,
+    WORKERS,
+    Token,
+    TokenSpec,
+    TokenStatus,
+    Worker,
+    WorkerSpec,
+    WorkerStatus,
+)
+from datastore.record import Record
+from datastore.store import Store
+
+EXPIRY_LOOK_MOST_S = 3600.0
+"""Expiry is wall time: it is looked at again at least this often, in case the clock was set."""
+
+
+class EnrollmentRefused(SwampError):
+    """Why a worker may not enroll. Permanent ones end the worker; it retries after the others."""
+
+    def __init__(
+        self, code: str, message: str, *, permanent: bool = True, retry_after_ms: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.permanent = permanent
+        self.retry_after_ms = retry_after_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who a worker says it is."""
+
+    token: str
+    instance: str
+    machine: str
+    platform: str
+    arch: str
+    version: str
+    capacity: int
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def secret_hash(secret: str) -> str:
+    """What is stored of a token's secret: SHA-256 of 256 random bits needs no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def worker_name(token: Token, machine: str) -> str:
+    """A single token's worker has its name; a fleet token names each machine, stably."""
+    if token.spec.max_enrollments == 1:
+        return token.name
+    return f"{token.name}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The id and the moment of something new."""
+
+    uid: str
+    at: datetime
+
+
+def create_token(store: Store, name: str, spec: TokenSpec, secret: str, made: Made) -> Token:
+    """A new token; AlreadyExists if the name is taken."""
+    status = TokenStatus(state="unused", secret_hash=secret_hash(secret))
+    token = Record(
+        kind=TOKENS, name=name, uid=made.uid, created_at=stamp(made.at), spec=spec, status=status
+    )
+    store.commit([token])
+    return store.get(TOKENS, name)
+
+
+def revoke_token(store: Store, name: str, now: datetime) -> tuple[Token, bool]:
+    """The token, revoked, and whether this call did it; NotFound without it. Ends are final."""
+    token = store.get(TOKENS, name)
+    if token.status is None or not token.live:
+        return token, False
+    _end_token(store, token, "revoked", now)
+    return store.get(TOKENS, name), True
+
+
+def _end_token(store: Store, token: Token, state: str, now: datetime) -> None:
+    assert token.status is not None
+    status = token.status.model_copy(update={"state": state, "ended_at": stamp(now)})
+    ended = token.with_status(status)
+    if state == "revoked":
+        ended = ended.with_spec(revoked=True)
+    store.commit([ended])
+
+
+class EnrollmentController:
+    """Reconciles workers and tokens; keys are `<folder>/<name>`."""
+
+    def __init__(
+        self, store: Store, link: WorkerLink, clock: Clock, new_uid: Callable[[], str]
+    ) -> None:
+        self.queue = WorkQueue()
+        self._store = store
+        self._link = link
+        self._clock = clock
+        self._new_uid = new_uid
+        store.watch(WORKERS, lambda name: self.queue.add(f"workers/{name}"))
+        store.watch(TOKENS, lambda name: self.queue.add(f"tokens/{name}"))
+
+    def live_keys(self) -> Iterable[str]:
+        workers = (f"workers/{worker.name}" for worker in self._store.live(WORKERS))
+        tokens = (f"tokens/{token.name}" for token in self._store.live(TOKENS))
+        return [*tokens, *workers]
+
+    def session_changed(self, worker: str) -> None:
+        """The worker's socket opened or closed."""
+        self.queue.add(f"workers/{worker}")
+
+    async def reconcile(self, key: str) -> Wait | None:
+        folder, _, name = key.partition("/")
+        if folder == "tokens":
+            return self._look_at_token(name)
+        self._look_at_worker(name)
+        return None
+
+    # -- enrolling -------------------------------------------------------------------------------
+
+    def redeem(self, hello: Hello) -> Token:
+        """The token behind the worker's credential; EnrollmentRefused says why there is none."""
+        name, dot, secret = hello.token.partition(".")
+        token = self._store.find(TOKENS, name) if dot else None
+        if token is None or token.status is None:
+            raise EnrollmentRefused("token_not_found", f"enrollment token '{name}' does not exist")
+        if token.status.state == "revoked" or self._desires_revocation(token):
+            raise EnrollmentRefused("token_revoked", f"enrollment token '{name}' has been revoked")
+        if token.status.state == "expired" or self._expired(token):
+            raise EnrollmentRefused(
+                "token_expired",
+                f"enrollment token '{name}' has expired ({token.spec.expires_at})",
+            )
+        if not hmac.compare_digest(token.status.secret_hash, secret_hash(secret)):
+            raise EnrollmentRefused(
+                "token_mismatch", f"the secret does not match enrollment token '{name}'"
+            )
+        return token
+
+    def enroll(self, hello: Hello) -> Worker:
+        """Redeem the token, then bind or renew the worker's record: one commit, in one `def`."""
+        token = self.redeem(hello)
+        assert token.status is not None
+        name = worker_name(token, hello.machine)
+        known = self._store.find(WORKERS, name)
+        bound = known is not None and known.status is not None
+        if bound and known is not None and known.status is not None:
+            same = known.status.token == token.name and known.status.machine == hello.machine
+            if not same:
+                raise EnrollmentRefused(
+                    "enrollment_allowance_exhausted",
+                    f"the enrollment allowance of token '{token.name}' is exhausted:"
+                    f" worker '{name}' is bound to another machine",
+                )
+        most = token.spec.max_enrollments
+        if not bound and most != "unlimited" and token.status.enrollments >= most:
+            raise EnrollmentRefused(
+                "enrollment_allowance_exhausted",
+                f"the enrollment allowance of token '{token.name}' is exhausted"
+                f" ({token.status.enrollments} of {most} used)",
+            )
+        puts: list[Record[Any, Any]] = [self._worker_record(name, known, hello, token)]
+        if not bound:
+            status = token.status.model_copy(
+                update={"state": "enrolled", "enrollments": token.status.enrollments + 1}
+            )
+            puts.append(token.with_status(status))
+        self._store.commit(puts)
+        return self._store.get(WORKERS, name)
+
+    def _worker_record(self, name: str, known: Worker | None, hello: Hello, token: Token) -> Worker:
+        now = stamp(self._clock.now())
+        labels = dict(hello.labels)
+        if token.spec.max_enrollments != 1:
+            labels.setdefault("fleet", token.name)
+        status = WorkerStatus(
+            state="connected",
+            instance=hello.instance,
+            machine=hello.machine,
+            token=token.name,
+            labels=labels,
+            platform=hello.platform,
+            arch=hello.arch,
+            version=hello.version,
+            capacity=hello.capacity,
+            enrolled_at=now,
+            last_seen_at=now,
+        )
+        if known is None:
+            fresh = Record(
+                kind=WORKERS,
+                name=name,
+                uid=self._new_uid(),
+                created_at=now,
+                owner=token.name,
+                spec=WorkerSpec(),
+                status=status,
+            )
+            return self._with_desired(fresh)
+        return self._with_desired(known.with_status(status))
+
+    def draining(self, name: str) -> None:
+        """The worker takes nothing more; it stays so until it enrolls again."""
+        worker = self._store.find(WORKERS, name)
+        if worker is not None and worker.status is not None and not worker.status.draining:
+            status = worker.status.model_copy(update={"draining": True})
+            self._store.commit([worker.with_status(status)])
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def _look_at_worker(self, name: str) -> None:
+        worker = self._store.find(WORKERS, name)
+        if worker is None or worker.status is None:
+            return
+        changed = self._with_desired(worker)
+        status = changed.status
+        assert status is not None
+        session = self._link.session(name)
+        if status.state == "connected" and session is None:
+            now = stamp(self._clock.now())
+            gone = {"state": "disconnected", "disconnected_at": now, "last_seen_at": now}
+            changed = changed.with_status(status.model_copy(update={**gone, "draining": False}))
+        if changed != worker:
+            self._store.commit([changed])
+
+    def _with_desired(self, worker: Worker) -> Worker:
+        file = self._store.desired(WORKERS, worker.name)
+        if file is None or worker.status is None or file.digest == worker.status.desired:
+            return worker
+        try:
+            spec = WorkerSpec.model_validate(file.spec)
+        except ValidationError:
+            return worker
+        status = worker.status.model_copy(update={"desired": file.digest})
+        return worker.with_spec(**dict(spec)).with_status(status)
+
+    # -- tokens ----------------------------------------------------------------------------------
+
+    def _look_at_token(self, name: str) -> Wait | None:
+        token = self._store.find(TOKENS, name)
+        if token is None or token.status is None:
+            return None
+        if token.live:
+            self._adopt_desired(token)
+            token = self._store.get(TOKENS, name)
+        if not token.live:
+            self._cut_workers_of(name)
+            return None
+        left_s = (parse_stamp(token.spec.expires_at) - self._clock.now()).total_seconds()
+        if left_s > 0:
+            return Wait(min(left_s, EXPIRY_LOOK_MOST_S))
+        _end_token(self._store, token, "expired", self._clock.now())
+        self._cut_workers_of(name)
+        return None
+
+    def _adopt_desired(self, token: Token) -> None:
+        file = self._store.desired(TOKENS, token.name)
+        assert token.status is not None
+        if file is None or file.digest == token.status.desired:
+            return
+        try:
+            spec = TokenSpec.model_validate({**token.spec.document(), **file.spec})
+        except ValidationError:
+            return
+        status = token.status.model_copy(update={"desired": file.digest})
+        if spec.revoked:
+            ended = {"state": "revoked", "ended_at": stamp(self._clock.now())}
+            status = status.model_copy(update=ended)
+        self._store.commit([token.with_spec(**dict(spec)).with_status(status)])
+
+    def _desires_revocation(self, token: Token) -> bool:
+        file = self._store.desired(TOKENS, token.name)
+        return file is not None and file.spec.get("revoked") is True
+
+    def _expired(self, token: Token) -> bool:
+        return parse_stamp(token.spec.expires_at) <= self._clock.now()
+
+    def _cut_workers_of(self, token: str) -> None:
+        for worker in self._store.live(WORKERS):
+            if worker.status is not None and worker.status.token == token:
+                self._link.cut(worker.name, f"enrollment token '{token}' has ended")
+
+
+def token_named(store: Store, name: str) -> Token:
+    """The token; NotFound with the names there are."""
+    token = store.find(TOKENS, name)
+    if token is None:
+        names = sorted(token.name for token in store.list(TOKENS))
+        raise NotFound(f"no enrollment token '{name}'; there are: {', '.join(names) or 'none'}")
+    return token

@@ -1,0 +1,242 @@
+"""The lease controller: from `bound` to an end, whatever happens to the worker or its socket.
+
+Makes true: a bound lease has been offered to its worker; a lease whose worker is away is
+`recovering` and ends with the grace window; a cancelled one ends. Reads leases, pending dispatches
+and the open sockets; alone writes the status of leases. Woken by leases and by sockets that open or
+close. It never frees a slot by itself: the slot is the lease, and is free when the lease has ended.
+
+The methods below `reconcile` are what workers report, one plain move each. They answer at once;
+whoever passes the answer on waits for the store's barrier.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controllers.controller import Wait
+from controllers.ports import SessionInfo, WorkerLink
+from controllers.workqueue import WorkQueue
+from datastore.clock import Clock, stamp
+from datastore.kinds import LEASES, PENDING, Lease, LeaseStatus, Outcome
+from datastore.store import Store
+
+ACCEPT_TIMEOUT_S = 30.0
+"""How long a worker may take to accept or refuse a dispatch before its socket is cut."""
+
+CANCEL_TIMEOUT_S = 30.0
+"""How long a worker may take to stop a cancelled runner before its socket is cut."""
+
+WORKER_LOST = "worker lost"
+WRITE_THEN_DROP = "write-then-drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What comparing the two lists of dispatches at a reconnect gave."""
+
+    keep: tuple[str, ...]
+    kill: tuple[str, ...]
+
+
+class LeaseController:
+    """Reconciles leases by dispatch id."""
+
+    def __init__(self, store: Store, link: WorkerLink, clock: Clock, *, grace_s: float) -> None:
+        self.queue = WorkQueue()
+        self._store = store
+        self._link = link
+        self._clock = clock
+        self._grace_s = grace_s
+        self._offered: dict[str, tuple[int, float]] = {}
+        self._cancelled: dict[str, tuple[int, float]] = {}
+        self._away_since: dict[str, float] = {}
+        store.watch(LEASES, self.queue.add)
+
+    def live_keys(self) -> Iterable[str]:
+        return [lease.name for lease in self._store.live(LEASES)]
+
+    def session_changed(self, worker: str) -> None:
+        """The worker's socket opened or closed."""
+        for name in self._store.names_by(LEASES, "worker", worker):
+            self.queue.add(name)
+
+    async def reconcile(self, name: str) -> Wait | None:
+        lease = self._store.find(LEASES, name)
+        if lease is None or lease.status is None or not lease.live:
+            self._forget(name)
+            return None
+        session = self._link.session(lease.spec.worker)
+        if session is None or session.instance != lease.spec.instance:
+            return self._while_away(lease)
+        self._away_since.pop(name, None)
+        if lease.spec.cancel:
+            return self._cancel(lease, session)
+        if lease.status.state == "bound":
+            return self._offer(lease, session)
+        return None
+
+    # -- the worker is there ---------------------------------------------------------------------
+
+    def _offer(self, lease: Lease, session: SessionInfo) -> Wait | None:
+        now_s = asyncio.get_running_loop().time()
+        number, at = self._offered.get(lease.name, (0, 0.0))
+        if number != session.number:
+            pending = self._store.find(PENDING, lease.name)
+            if pending is None:
+                self._end(lease, "expired", "its pending dispatch is gone")
+                return None
+            self._offered[lease.name] = (session.number, now_s)
+            self._link.dispatch(lease, pending)
+            return Wait(ACCEPT_TIMEOUT_S)
+        if now_s - at < ACCEPT_TIMEOUT_S:
+            return Wait(ACCEPT_TIMEOUT_S - (now_s - at))
+        self._link.cut(lease.spec.worker, f"no answer to dispatch {lease.name}")
+        return None
+
+    def _cancel(self, lease: Lease, session: SessionInfo) -> Wait | None:
+        offered, _ = self._offered.get(lease.name, (0, 0.0))
+        assert lease.status is not None
+        if lease.status.state == "bound" and offered != session.number:
+            self._end_cancelled(lease)
+            return None
+        now_s = asyncio.get_running_loop().time()
+        number, at = self._cancelled.get(lease.name, (0, 0.0))
+        if number != session.number:
+            self._cancelled[lease.name] = (session.number, now_s)
+            self._link.cancel(lease.spec.worker, lease.name)
+            return Wait(CANCEL_TIMEOUT_S)
+        if now_s - at < CANCEL_TIMEOUT_S:
+            return Wait(CANCEL_TIMEOUT_S - (now_s - at))
+        self._link.cut(lease.spec.worker, f"no answer to the cancel of dispatch {lease.name}")
+        return None
+
+    # -- the worker is away ----------------------------------------------------------------------
+
+    def _while_away(self, lease: Lease) -> Wait | None:
+        if lease.spec.cancel:
+            # Nobody has to wait for a worker that may never come back: if it does, the comparison
+            # at its enrollment has the runner killed.
+            self._end_cancelled(lease)
+            return None
+        now_s = asyncio.get_running_loop().time()
+        since = self._away_since.setdefault(lease.name, now_s)
+        left_s = self._grace_s - (now_s - since)
+        if left_s <= 0:
+            self._lose(lease, f"{WORKER_LOST}: away for longer than {self._grace_s:g}s")
+            return None
+        assert lease.status is not None
+        if lease.status.state != "recovering":
+            self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
+        return Wait(left_s)
+
+    def _lose(self, lease: Lease, reason: str) -> None:
+        """The attempt is over without a result. What it wrote decides what that means."""
+        assert lease.status is not None
+        if lease.status.wrote_at is None:
+            self._end(lease, "expired", reason)
+            return
+        error = f"{reason}, after it had written an output ({WRITE_THEN_DROP})"
+        self._end(lease, "failed", error, Outcome(ok=False, reason=WRITE_THEN_DROP, error=error))
+
+    # -- what workers report ---------------------------------------------------------------------
+
+    def reconnected(
+        self, worker: str, instance: str, running: Iterable[str], finished: Iterable[str]
+    ) -> Comparison:
+        """Compare the worker's list with its leases, before any dispatch on that socket.
+
+        A runner without a lease is to be killed; a lease without runner or result ends now, as does
+        every lease of an earlier process of the worker.
+        """
+        has = set(running)
+        has_result = set(finished)
+        keep = []
+        for lease in self._store.by(LEASES, "worker", worker):
+            self._away_since.pop(lease.name, None)
+            if lease.spec.instance != instance:
+                self._lose(lease, f"{WORKER_LOST}: its process was restarted")
+            elif lease.name in has or lease.name in has_result:
+                keep.append(lease.name)
+                assert lease.status is not None
+                if lease.status.state != "active":
+                    self._activate(lease)
+            else:
+                self._lose(lease, f"{WORKER_LOST}: it came back without this runner")
+        kill = sorted((has | has_result) - set(keep))
+        return Comparison(keep=tuple(keep), kill=tuple(kill))
+
+    def accepted(self, worker: str, name: str) -> None:
+        """The worker started the runner."""
+        lease = self._live_of(worker, name)
+        if lease is not None and lease.status is not None and lease.status.state == "bound":
+            self._activate(lease)
+
+    def refused(self, worker: str, name: str, reason: str) -> None:
+        """The worker took it not: nothing ran, the step waits again without blame."""
+        lease = self._live_of(worker, name)
+        if lease is not None and lease.status is not None and lease.status.state == "bound":
+            if lease.spec.cancel:
+                self._end_cancelled(lease)
+            else:
+                self._end(lease, "refused", reason)
+
+    def settle(self, worker: str, name: str, outcome: Outcome) -> bool:
+        """Take a result; False if the lease had ended before (the worker may forget it anyway)."""
+        lease = self._live_of(worker, name)
+        if lease is None or lease.status is None:
+            return False
+        if lease.status.state == "bound":
+            self._activate(lease)
+            lease = self._store.get(LEASES, name)
+        self._end(lease, "completed" if outcome.ok else "failed", outcome.reason, outcome)
+        return True
+
+    def first_write(self, worker: str, name: str) -> bool:
+        """Mark that the dispatch is about to write an output; False if its lease has ended.
+
+        The caller waits for the barrier before it stores the first byte (promise 2), also when
+        another writer of the same dispatch set the mark.
+        """
+        lease = self._live_of(worker, name)
+        if lease is None or lease.status is None:
+            return False
+        if lease.status.wrote_at is None:
+            wrote_at = stamp(self._clock.now())
+            self._store.commit(
+                [lease.with_status(lease.status.model_copy(update={"wrote_at": wrote_at}))]
+            )
+        return True
+
+    # -- moves -----------------------------------------------------------------------------------
+
+    def _live_of(self, worker: str, name: str) -> Lease | None:
+        lease = self._store.find(LEASES, name)
+        if lease is None or not lease.live or lease.spec.worker != worker:
+            return None
+        return lease
+
+    def _activate(self, lease: Lease) -> None:
+        assert lease.status is not None
+        at = lease.status.active_at or stamp(self._clock.now())
+        self._move(lease, "active", active_at=at, recovering_at=None)
+
+    def _end_cancelled(self, lease: Lease) -> None:
+        outcome = Outcome(ok=False, reason="cancelled", error="cancelled")
+        self._end(lease, "failed", "cancelled", outcome)
+
+    def _end(self, lease: Lease, state: str, reason: str, outcome: Outcome | None = None) -> None:
+        ended_at = stamp(self._clock.now())
+        self._move(lease, state, reason=reason, outcome=outcome, ended_at=ended_at)
+        self._forget(lease.name)
+
+    def _move(self, lease: Lease, state: str, **changes: object) -> None:
+        assert isinstance(lease.status, LeaseStatus)
+        update: Mapping[str, object] = {"state": state, **changes}
+        self._store.commit([lease.with_status(lease.status.model_copy(update=update))])
+
+    def _forget(self, name: str) -> None:
+        self._offered.pop(name, None)
+        self._cancelled.pop(name, None)
+        self._away_since.pop(name, None)

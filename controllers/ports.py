@@ -1,0 +1,67 @@
+"""What controllers need from outside, as protocols: `swamp` implements them, so does the simulator.
+
+Everything here is a plain call. What goes out by them waits behind the store's barrier inside the
+implementation, so that no controller can forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from datastore.kinds import Call, Lease, Outcome, Pending
+
+R = TypeVar("R")
+Offload = Callable[[Callable[[], R]], Awaitable[R]]
+"""Runs something slow away from the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """An enrolled worker's open socket. `number` differs for every socket there ever was."""
+
+    number: int
+    instance: str
+
+
+class WorkerLink(Protocol):
+    """The sockets of enrolled workers."""
+
+    def session(self, worker: str) -> SessionInfo | None:
+        """The worker's open socket, None without one."""
+
+    def dispatch(self, lease: Lease, pending: Pending) -> None:
+        """Send the dispatch once the lease is durable; it is lost if the socket closes first."""
+
+    def cancel(self, worker: str, dispatch: str) -> None:
+        """Ask the worker to stop this runner."""
+
+    def cut(self, worker: str, reason: str) -> None:
+        """Close the worker's socket at once."""
+
+
+class LocalExecutor(Protocol):
+    """Runs steps without a placement on the orchestrator itself."""
+
+    def running(self, step: str) -> bool:
+        """Whether this process runs the step (a step record's name) now."""
+
+    def start(self, step: str, call: Call, timeout_s: float | None) -> None:
+        """Start it once its record is durable; its end is told to the run controller."""
+
+    def stop(self, step: str) -> None:
+        """Stop it; its end is still told."""
+
+
+class RunEvents(Protocol):
+    """The numbered event log of each run."""
+
+    def emit(self, run: str, key: str, kind: str, **fields: Any) -> None:
+        """Append an event once everything committed so far is durable.
+
+        A second event with the same key is dropped, so that telling again after a restart is safe.
+        """
+
+
+LocalEnded = Callable[[str, Outcome], None]

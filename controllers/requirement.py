@@ -1,0 +1,38 @@
+"""A placement in words: for sentences (`describe`) and for table cells (`requirement`). Pure.
+
+Clients match on these texts, so they are stable.
+"""
+
+from __future__ import annotations
+
+from datastore.kinds import Placement
+
+ANY_WORKER = "any worker"
+
+
+def describe(placement: Placement) -> str:
+    """What follows "waiting for worker matching": `target 'x'`, `labels a=b,c=d and platform 'p'`.
+
+    A target decides alone, so nothing else is named beside it; `any worker` for no placement.
+    """
+    if placement.target is not None:
+        return f"target '{placement.target}'"
+    parts = []
+    if placement.labels:
+        parts.append(f"labels {','.join(_pairs(placement))}")
+    if placement.platform is not None:
+        parts.append(f"platform '{placement.platform}'")
+    return " and ".join(parts) or ANY_WORKER
+
+
+def requirement(placement: Placement) -> str:
+    """The short form: `target=x, pool=gpu, platform=linux`, or `any worker`."""
+    parts = [] if placement.target is None else [f"target={placement.target}"]
+    parts += _pairs(placement)
+    if placement.platform is not None:
+        parts.append(f"platform={placement.platform}")
+    return ", ".join(parts) or ANY_WORKER
+
+
+def _pairs(placement: Placement) -> list[str]:
+    return [f"{key}={value}" for key, value in sorted(placement.labels.items())]

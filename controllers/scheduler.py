@@ -1,0 +1,289 @@
+"""The scheduler: answers pending dispatches with leases.
+
+Makes true: a dispatch whose requirement some worker with a free slot meets has a lease; every
+other is `waiting`, with the reason, until its limit. Reads pending dispatches, workers and leases;
+writes the status of pending dispatches and creates leases, both in one commit. Woken by pending
+dispatches, by workers, and by leases that ended. It never counts slots: the load of a worker is the
+number of its live leases, so a running dispatch cannot count twice (seed #3293).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Iterable
+
+from controllers.controller import Wait
+from controllers.placement import available, choose, explain, matches
+from controllers.requirement import describe
+from controllers.waiting import Rank, WaitingRoom, requirement_key
+from controllers.workqueue import WorkQueue
+from datastore.clock import Clock, stamp
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    WORKERS,
+    Lease,
+    LeaseSpec,
+    LeaseStatus,
+    Pending,
+    PendingStatus,
+    Placement,
+    Worker,
+)
+from datastore.record import Record
+from datastore.store import Store
+
+PLACE = "place"
+"""The key of the placing pass; dispatch ids always contain a dot."""
+
+REFUSED_FOR_S = 1.0
+"""How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
+
+REASON_EVERY_S = 1.0
+"""How often the reason of one requirement is worked out anew at most."""
+
+
+class Scheduler:
+    """Reconciles pending dispatches by name, and `PLACE` for the requirements that woke up."""
+
+    def __init__(self, store: Store, clock: Clock, new_uid: Callable[[], str]) -> None:
+        self.queue = WorkQueue()
+        self._store = store
+        self._clock = clock
+        self._new_uid = new_uid
+        self._room = WaitingRoom()
+        self._awake: set[str] = set()
+        self._since: dict[str, float] = {}
+        self._refused_until: dict[str, float] = {}
+        self._candidates: dict[str, tuple[str, ...]] = {}
+        store.watch(PENDING, self.queue.add)
+        store.watch(WORKERS, self._worker_changed)
+        store.watch(LEASES, self._lease_changed)
+
+    def live_keys(self) -> Iterable[str]:
+        self._candidates.clear()
+        self._awake.update(self._room.groups)
+        return [PLACE, *(pending.name for pending in self._store.live(PENDING))]
+
+    async def reconcile(self, key: str) -> Wait | None:
+        if key == PLACE:
+            self.place()
+            return None
+        return self._look_at(key)
+
+    # -- waking ----------------------------------------------------------------------------------
+
+    def _worker_changed(self, name: str) -> None:
+        self._candidates.clear()
+        self._refused_until.pop(name, None)
+        self._wake_for(name)
+
+    def _lease_changed(self, name: str) -> None:
+        lease = self._store.find(LEASES, name)
+        if lease is None or lease.status is None or lease.live:
+            return
+        worker = lease.spec.worker
+        if lease.status.state == "refused":
+            loop = asyncio.get_running_loop()
+            self._refused_until[worker] = loop.time() + REFUSED_FOR_S
+            loop.call_later(REFUSED_FOR_S, self._wake_for, worker)
+        else:
+            self._refused_until.pop(worker, None)
+            self._wake_for(worker)
+
+    def _wake_for(self, worker_name: str) -> None:
+        """Wake the requirements that this worker could meet, and no others."""
+        worker = self._store.find(WORKERS, worker_name)
+        if worker is None or not available(worker):
+            return
+        for key, group in self._room.groups.items():
+            if matches(group.placement, worker):
+                self._awake.add(key)
+        if self._awake:
+            self.queue.add(PLACE)
+
+    # -- one dispatch ----------------------------------------------------------------------------
+
+    def _look_at(self, name: str) -> Wait | None:
+        pending = self._store.find(PENDING, name)
+        if pending is None or not pending.live:
+            self._room.remove(name)
+            self._since.pop(name, None)
+            return None
+        now_s = asyncio.get_running_loop().time()
+        since = self._since.setdefault(name, now_s)
+        if pending.spec.cancel:
+            self._end(pending, "cancelled", now_s - since, "cancelled")
+            return None
+        fresh = name not in self._room
+        requirement = self._room.add(pending)
+        if fresh or pending.status is None:
+            self._awake.add(requirement)
+            self.place()
+            placed = self._store.get(PENDING, name)
+            if not placed.live:
+                self._since.pop(name, None)
+                return None
+            pending = placed
+        if pending.status is None:
+            pending = self._mark_waiting(pending)
+        limit = pending.spec.wait_limit_s
+        if limit is None:
+            return None
+        left_s = limit - pending.spec.waited_before_s - (now_s - since)
+        if left_s > 0:
+            return Wait(left_s)
+        self._end(pending, "timed_out", now_s - since, self._timeout_text(pending))
+        return None
+
+    def _mark_waiting(self, pending: Pending) -> Pending:
+        status = PendingStatus(
+            state="waiting",
+            queued_at=stamp(self._clock.now()),
+            reason=self.reason_of(pending.spec.placement),
+        )
+        self._store.commit([pending.with_status(status)])
+        return self._store.get(PENDING, pending.name)
+
+    def _end(self, pending: Pending, state: str, waited_s: float, reason: str) -> None:
+        now = stamp(self._clock.now())
+        queued_at = pending.status.queued_at if pending.status else now
+        status = PendingStatus.model_validate(
+            {
+                "state": state,
+                "queued_at": queued_at,
+                "reason": reason,
+                "waited_s": round(waited_s, 3),
+                "ended_at": now,
+            }
+        )
+        self._room.remove(pending.name)
+        self._since.pop(pending.name, None)
+        self._store.commit([pending.with_status(status)])
+
+    def _timeout_text(self, pending: Pending) -> str:
+        spec = pending.spec
+        layer = {"serve": "serve --queue-timeout", "default": "the default"}.get(
+            spec.limit_from, f"queueTimeout of the {spec.limit_from}"
+        )
+        return (
+            f"Timed out waiting for a worker matching {describe(spec.placement)} to become"
+            f" available: waited {spec.wait_limit_s:g}s, the limit set by {layer};"
+            f" {self.reason_of(spec.placement, fresh=True)}"
+        )
+
+    # -- placing ---------------------------------------------------------------------------------
+
+    def place(self) -> None:
+        """Give every slot that the awake requirements can use to the dispatches that go first.
+
+        One plain pass: what it reads, it decides and commits before anything else runs.
+        """
+        heads: list[tuple[Rank, str, str]] = []
+        for key in sorted(self._awake):
+            self._push_head(heads, key)
+        self._awake.clear()
+        while heads:
+            rank, key, name = heapq.heappop(heads)
+            head = self._room.head(key, self._load_of_run)
+            if head is None:
+                continue
+            if head != (rank, name):
+                heapq.heappush(heads, (head[0], key, head[1]))
+                continue
+            worker = self._best_worker(key)
+            if worker is None:
+                continue
+            pending = self._store.find(PENDING, name)
+            if pending is None or not pending.live or pending.spec.cancel:
+                self._room.remove(name)
+                self.queue.add(name)
+            else:
+                self._bind(pending, worker)
+            self._push_head(heads, key)
+
+    def _push_head(self, heads: list[tuple[Rank, str, str]], key: str) -> None:
+        head = self._room.head(key, self._load_of_run)
+        if head is not None:
+            heapq.heappush(heads, (head[0], key, head[1]))
+
+    def _load_of_run(self, run: str) -> int:
+        return self._store.count_by(LEASES, "live_run", run)
+
+    def _best_worker(self, key: str) -> Worker | None:
+        placement = self._room.groups[key].placement
+        names = self._candidates.get(key)
+        if names is None:
+            workers = self._store.live(WORKERS)
+            names = tuple(w.name for w in workers if available(w) and matches(placement, w))
+            self._candidates[key] = names
+        found = (self._store.find(WORKERS, name) for name in names)
+        return choose((worker for worker in found if worker is not None), self._free)
+
+    def _free(self, worker: Worker) -> int:
+        if worker.status is None or self._refused(worker.name):
+            return 0
+        return worker.status.capacity - self._load(worker.name)
+
+    def _load(self, worker: str) -> int:
+        """The size of the set of dispatch ids that are live on the worker."""
+        return self._store.count_by(LEASES, "worker", worker)
+
+    def _refused(self, worker: str) -> bool:
+        until = self._refused_until.get(worker)
+        return until is not None and asyncio.get_running_loop().time() < until
+
+    def _bind(self, pending: Pending, worker: Worker) -> None:
+        """Create the lease and end the wait, in one commit."""
+        assert worker.status is not None
+        spec = pending.spec
+        now = stamp(self._clock.now())
+        since = self._since.pop(pending.name, None)
+        waited_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
+        lease: Lease = Record(
+            kind=LEASES,
+            name=pending.name,
+            uid=self._new_uid(),
+            created_at=now,
+            owner=spec.run,
+            spec=LeaseSpec(
+                run=spec.run,
+                workflow=spec.workflow,
+                job=spec.job,
+                step=spec.step,
+                worker=worker.name,
+                instance=worker.status.instance,
+                model=spec.call.model,
+                method=spec.call.method,
+            ),
+            status=LeaseStatus(state="bound", bound_at=now),
+        )
+        old = pending.status
+        ended = PendingStatus(
+            state="dispatched",
+            queued_at=old.queued_at if old else now,
+            reason=old.reason if old else None,
+            waited_s=round(waited_s, 3),
+            ended_at=now,
+            worker=worker.name,
+        )
+        self._room.remove(pending.name)
+        self._store.commit([lease, pending.with_status(ended)])
+
+    # -- reasons ---------------------------------------------------------------------------------
+
+    def reason_of(self, placement: Placement, fresh: bool = False) -> str:
+        """Why this requirement waits, at most a second old."""
+        group = self._room.groups.get(requirement_key(placement))
+        now_s = asyncio.get_running_loop().time()
+        if group is not None and not fresh and now_s - group.reason_at < REASON_EVERY_S:
+            return group.reason
+        workers = list(self._store.live(WORKERS))
+        if placement.target is not None:
+            target = self._store.find(WORKERS, placement.target)
+            workers += [target] if target is not None and not target.live else []
+        reason = explain(placement, workers, self._load, self._refused)
+        if group is not None:
+            group.reason, group.reason_at = reason, now_s
+        return reason

@@ -1,0 +1,106 @@
+"""The work queue behind every controller. Four promises and no others:
+
+1. Dedupe: adding a key twice before it runs causes one run.
+2. One at a time: a key is never run twice at once; added while it runs, it runs once more after.
+3. Delay keeps the earliest: `add_after` twice keeps the sooner time; `add` is never delayed.
+4. Back-off per key: failures of one key slow only that key; success forgets them.
+
+A key is in `_dirty` when it must run, in `_held` while it runs. Every method but `get` is a plain
+`def`, so there is no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+BACKOFF_FIRST_S = 0.005
+BACKOFF_MOST_S = 30.0
+
+
+class QueueClosed(Exception):
+    """The queue was closed and has no more keys to give."""
+
+
+class WorkQueue:
+    """Keys waiting to be reconciled."""
+
+    def __init__(self) -> None:
+        self._dirty: set[str] = set()
+        self._held: set[str] = set()
+        self._ready: deque[str] = deque()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failures: dict[str, int] = {}
+        self._wakeup = asyncio.Event()
+        self._closed = False
+
+    def add(self, key: str) -> None:
+        """Have the key run, now or (if it runs now) once more afterwards."""
+        if self._closed or key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._held:
+            self._ready.append(key)
+            self._wakeup.set()
+
+    def add_after(self, key: str, delay_s: float) -> None:
+        """Have the key run after `delay_s` seconds; an earlier timer of the key stays."""
+        if self._closed:
+            return
+        if delay_s <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + delay_s
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_at(when, self._ring, key)
+
+    def _ring(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def add_rate_limited(self, key: str) -> None:
+        """Have the key run again after its back-off, which doubles with each failure."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self.add_after(key, min(BACKOFF_FIRST_S * 2.0 ** min(failures, 20), BACKOFF_MOST_S))
+
+    def forget(self, key: str) -> None:
+        """The key ran well: its failures no longer count."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> str:
+        """The next key, to be given back with `done`; QueueClosed when there will be none."""
+        # Wait first and pop second, nothing awaited between: a cancelled get swallows no key.
+        while not self._ready:
+            if self._closed:
+                raise QueueClosed
+            self._wakeup.clear()
+            await self._wakeup.wait()
+        key = self._ready.popleft()
+        self._dirty.discard(key)
+        self._held.add(key)
+        return key
+
+    def done(self, key: str) -> None:
+        """The key's run is over."""
+        self._held.discard(key)
+        if key in self._dirty:
+            self._ready.append(key)
+            self._wakeup.set()
+
+    def close(self) -> None:
+        """Give out nothing more and drop all timers."""
+        self._closed = True
+        self._ready.clear()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._wakeup.set()
+
+    def __len__(self) -> int:
+        return len(self._ready)
