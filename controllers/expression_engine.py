@@ -1,9 +1,9 @@
 """Evaluates what is more than a plain path, with CEL (the engine of its specification).
 
 The engine is imported at the first expression that needs it. Programs are compiled once and kept;
-the context is not. What CEL allocates during an evaluation lives as long as the context it ran
-on (a `map` over 1,000 items leaves 17 MB), so a context that is kept for a run would eat the server.
-Instead every evaluation converts only the entries that its expression names.
+the context is not. What CEL allocates during an evaluation lives as long as the context it ran on
+(a `map` over 1,000 items leaves 17 MB); one that is kept for a run would eat the server. So every
+evaluation has its own context, and converts only the entries that its expression names.
 """
 
 from __future__ import annotations
@@ -17,18 +17,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from controllers.expression_paths import (
-    LATER_ROOTS,
-    NAME,
-    ROOTS,
-    ExpressionError,
-    blanked,
-    failure,
-    names_path,
-    parse_path,
-    resolve,
-    unknown_root,
-)
+from controllers.expression_paths import NAME, ROOTS, ExpressionError, blanked, failure, resolve
+from controllers.expression_problems import compile_failure, run_failure
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
@@ -39,10 +29,6 @@ MAX_TEXT = 1 << 20
 MAX_LIST_ITEMS = 4_000
 """CEL copies the list for every item it adds: 4,000 take 260 MB for a moment, 9,000 take 1.3 GB."""
 
-_PROBLEM = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
-_UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
-_OVERLOAD = re.compile(r"No matching overloads found : (\S+?)\((.*)\)")
-_MISSING_KEY = re.compile(r'Key not found in map : "?(.*?)"?$')
 _LIST_BUILDER = re.compile(rf"(?<![\w.])((?:{'|'.join(ROOTS)})(?:\.{NAME})*)\.(map|filter)\s*\(")
 
 
@@ -63,7 +49,7 @@ def compile_source(source: str) -> Program:
     try:
         compiled = _environment(ROOTS).compile(source)
     except (RuntimeError, MemoryError) as error:
-        raise _compile_failure(source, str(error)) from None
+        raise compile_failure(source, str(error)) from None
     blank = blanked(source)
     reads = {root: _entries(blank, root) for root in ROOTS if _is_read(source, blank, root)}
     return Program(source, compiled, reads, tuple(_LIST_BUILDER.findall(blank)))
@@ -75,21 +61,31 @@ def evaluate(source: str, roots: Mapping[str, Mapping[str, Any]]) -> Any:
     CEL stops by itself after 10,000 iterations. It holds the interpreter while it runs, so even in
     a thread an evaluation near the limits is felt; see MAX_LIST_ITEMS.
     """
-    program = compile_source(source)
+    try:
+        return _evaluate(compile_source(source), roots)
+    except RecursionError:
+        raise failure(source, "reads or gives something nested too deeply") from None
+
+
+def _evaluate(program: Program, roots: Mapping[str, Mapping[str, Any]]) -> Any:
+    source = program.source
     _refuse_long_lists(program, roots)
     data = {root: _entries_of(roots[root], names) for root, names in program.reads.items()}
+    if _holds_nul(data):
+        # The binding hands text over as C strings: it would silently lose what follows.
+        raise failure(source, "reads text with a NUL character, which CEL cannot hold")
     try:
         activation = _environment(ROOTS).Activation(data)
         value = program.compiled.eval(activation)
     except (RuntimeError, MemoryError) as error:
-        raise _run_failure(source, str(error), roots) from None
+        raise run_failure(source, str(error), roots) from None
     try:
         result = value.plain_value()
     except (TypeError, SystemError):
         # The binding cannot express an optional in Python, alone or inside a list.
         raise failure(source, "evaluates to an optional; end it with .orValue(…)") from None
     if value.type().name() == "ERROR":
-        raise _run_failure(source, str(result), roots)
+        raise run_failure(source, str(result), roots)
     return _checked(source, result)
 
 
@@ -127,20 +123,31 @@ def _entries_of(root: Mapping[str, Any], names: frozenset[str] | None) -> dict[s
     return {name: root[name] for name in names if name in root}
 
 
+def _holds_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(_holds_nul(key) or _holds_nul(item) for key, item in value.items())
+        case list():
+            return any(_holds_nul(item) for item in value)
+    return False
+
+
 def _refuse_long_lists(program: Program, roots: Mapping[str, Any]) -> None:
     for path, macro in program.builders:
-        value = resolve(program.source, tuple(path.split(".")), roots)
+        try:
+            value = resolve(program.source, tuple(path.split(".")), roots)
+        except ExpressionError:
+            continue  # It may stand in a branch that is never taken; CEL decides.
         if isinstance(value, list | Mapping) and len(value) > MAX_LIST_ITEMS:
             limit = f"`{macro}` takes at most {MAX_LIST_ITEMS:,} items, {path} has {len(value):,}"
             raise failure(program.source, f"{limit}; use forEach with a guard instead")
 
 
 def _checked(source: str, result: Any) -> Any:
-    try:
-        value = _plain(source, result)
-        length = len(json.dumps(value, ensure_ascii=False))
-    except RecursionError:
-        raise failure(source, "evaluates to something nested too deeply") from None
+    value = _plain(source, result)
+    length = len(json.dumps(value, ensure_ascii=False))
     if length > MAX_TEXT:
         problem = f"evaluates to {length:,} characters; the limit is {MAX_TEXT:,}"
         raise failure(source, problem)
@@ -151,14 +158,37 @@ def _plain(source: str, value: Any) -> Any:
     match value:
         case None | bool() | int() | str():
             return value
-        case float():
-            if not math.isfinite(value):
-                raise failure(source, f"evaluates to {value}, which is not a finite number")
+        case float() if math.isfinite(value):
             return value
         case list():
             return [_plain(source, item) for item in value]
         case dict():
             # CEL forgets the order of maps and answers in a random one: sorted is the same twice.
-            named = sorted((_key(key), item) for key, item in _pairs(source, value))
-            return dict(named) if False else {key: item for key, item in named}
-    return _as_text(source, value)
+            named = {_text(source, key): _plain(source, item) for key, item in value.items()}
+            return dict(sorted(named.items()))
+        case float():
+            raise failure(source, f"evaluates to {value}, which is not a finite number")
+    return _text(source, value)
+
+
+def _text(source: str, value: Any) -> str:
+    """Map keys and the types that JSON lacks, as CEL's own `string()` writes them."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case bytes() | bytearray():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                raise failure(source, "evaluates to bytes that are not UTF-8") from None
+        case datetime():
+            stamp = value.astimezone(UTC).replace(tzinfo=None)
+            precision = "milliseconds" if stamp.microsecond % 1_000 == 0 else "microseconds"
+            return stamp.isoformat(timespec=precision if stamp.microsecond else "seconds") + "Z"
+        case timedelta():
+            return f"{value.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"
+    raise failure(source, f"evaluates to a {type(value).__name__}, which is not plain data")

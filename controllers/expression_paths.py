@@ -7,7 +7,7 @@ dictionary look-ups, keeps the order of maps, and can say which keys there are i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -93,7 +93,7 @@ def unknown_root(source: str, root: str) -> ExpressionError:
         return failure(source, problem)
     hyphenated = re.search(rf"({NAME})-{re.escape(root)}\b", blanked(source))
     if hyphenated:
-        problem = f"a name with a hyphen goes into brackets: [\"{hyphenated[0]}\"]"
+        problem = f'a name with a hyphen goes into brackets: ["{hyphenated[0]}"]'
         return failure(source, problem)
     hint = "".join(f"did you mean `{close}`? " for close in get_close_matches(root, ROOTS, 1))
     return failure(source, f"there is no `{root}`; {hint}available: {available}")
@@ -135,10 +135,10 @@ def _slot(source: str) -> Slot:
         raise failure(source, "the expression is empty")
     if len(source) > MAX_SOURCE:
         raise failure(source, f"it has {len(source):,} characters; the limit is {MAX_SOURCE:,}")
-    return Slot(source, parse_path(source))
+    return Slot(source, _parse_path(source))
 
 
-def parse_path(source: str) -> Path | None:
+def _parse_path(source: str) -> Path | None:
     """The keys of a plain path, root first; None for anything that is more than a path."""
     root = _ROOT.match(source)
     if root is None:
@@ -178,8 +178,3 @@ def _kind(value: object) -> str:
         case str():
             return "a string"
     return f"a {type(value).__name__}"
-
-
-def names_path(text: str) -> Collection[str]:
-    """Every dotted path that starts at a root inside `text`, as written."""
-    return re.findall(rf"(?<![\w.])(?:{'|'.join(ROOTS)})(?:\.{NAME})+", blanked(text))

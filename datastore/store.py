@@ -12,6 +12,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from datastore.desired import DesiredFile
@@ -22,6 +23,9 @@ from datastore.record import Kind, Model, Record
 S = TypeVar("S", bound=Model)
 T = TypeVar("T", bound=Model)
 Wake = Callable[[str], None]
+
+LOADED = 1
+"""The revision of every record that was found on disk."""
 
 
 class _Table:
@@ -42,7 +46,7 @@ class _Table:
     def find(self, name: str) -> Record[Any, Any] | None:
         row = self.rows.get(name)
         if isinstance(row, bytes):
-            return self.kind.load(json.loads(row), revision=1)
+            return self.kind.load(json.loads(row), revision=LOADED)
         return row
 
     def put(self, record: Record[Any, Any]) -> None:
@@ -102,7 +106,7 @@ class Store:
         self._tables = {kind.folder: _Table(kind) for kind in kinds}
         self._journal = journal
         self._deliver = deliver or (lambda wake, name: wake(name))
-        self._revision = 1
+        self._revision = LOADED
         self._committed = 0
         self._durable = 0
         self._after: deque[tuple[int, Callable[[], None]]] = deque()
@@ -112,7 +116,7 @@ class Store:
 
     def load(self, record: Record[Any, Any]) -> None:
         """Take a record found on disk, before anything else happens; no journal, no watch."""
-        self._tables[record.kind.folder].put(record)
+        self._tables[record.kind.folder].put(replace(record, revision=LOADED))
 
     def load_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
         """Take a finished record found on disk as the JSON it was stored as."""
@@ -163,6 +167,15 @@ class Store:
         table = self._tables[kind.folder]
         source = table.live_indexes if index in table.live_indexes else table.name_indexes
         return len(source[index].get(value, ()))
+
+    def names(self, kind: Kind[Any, Any]) -> tuple[str, ...]:
+        """The names of all records of the kind, nothing parsed."""
+        return tuple(self._tables[kind.folder].rows)
+
+    def is_finished(self, kind: Kind[Any, Any], name: str) -> bool:
+        """Whether there is such a record and nothing can happen to it any more; nothing parsed."""
+        table = self._tables[kind.folder]
+        return name in table.rows and name not in table.live
 
     def count(self, kind: Kind[Any, Any]) -> int:
         """How many records of the kind there are."""
@@ -219,16 +232,7 @@ class Store:
                 raise Conflict(f"{kind.title} '{record.name}' changed since it was read")
             self._refuse_move(record, current)
         self._revision += 1
-        stored = Record(
-            kind=kind,
-            name=record.name,
-            uid=record.uid,
-            created_at=record.created_at,
-            spec=record.spec,
-            status=record.status,
-            owner=record.owner,
-            revision=self._revision,
-        )
+        stored = replace(record, revision=self._revision)
         return stored, current is not None and current.spec is record.spec
 
     @staticmethod

@@ -64,6 +64,8 @@ class PendingSpec(Model):
     """Which layer set the limit: step, job, workflow, serve or default."""
     waited_before_s: float = 0.0
     """Waiting time of the step's earlier episodes, seconds."""
+    timeout_s: float | None = None
+    """How long the execution may take, seconds."""
     cancel: bool = False
 
 
@@ -148,6 +150,9 @@ LEASES = Kind(
         **dict.fromkeys(_LEASE_ENDS, frozenset()),
     },
     live_states=_LIVE,
-    live_indexes={"worker": lambda lease: lease.spec.worker},
+    live_indexes={
+        "worker": lambda lease: lease.spec.worker,
+        "live_run": lambda lease: lease.spec.run,
+    },
     name_indexes={"run": run_of},
 )

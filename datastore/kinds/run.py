@@ -32,7 +32,8 @@ class RunSpec(Model):
     workflow: str
     workflow_id: str
     inputs: dict[str, Any] = Field(default_factory=dict)
-    priority: int = Field(default=3, ge=1, le=5)
+    priority: int | None = Field(default=None, ge=1, le=5)
+    """Asked for at the command line: it beats the workflow's."""
     cancel: bool = False
     cancel_reason: str | None = None
     definition: dict[str, Any]

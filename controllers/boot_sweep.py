@@ -1,0 +1,176 @@
+"""The boot sweep: once, before the server listens, records that an earlier process left tell the
+truth again.
+
+Makes true: nothing says waiting, running or connected without an owner in this process. Reads
+everything that is live; writes through plain moves, as no owner runs yet. It is safe to run twice,
+and one bad record is a warning, never a refusal to start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from datastore.clock import Clock, stamp
+from datastore.errors import DatastoreError
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    RUNS,
+    STEPS,
+    WORKERS,
+    Lease,
+    Outcome,
+    Pending,
+    Run,
+    Step,
+    Worker,
+)
+from datastore.record import Record
+from datastore.store import Store
+
+log = logging.getLogger(__name__)
+
+RESTART = "orchestrator restart"
+NOT_OURS = "not written by this server"
+
+_WORDS = {
+    "recovering": ("lease recovering", "leases recovering"),
+    "expired": ("lease expired", "leases expired"),
+    "orphaned": ("pending dispatch orphaned", "pending dispatches orphaned"),
+    "disconnected": ("worker disconnected", "workers disconnected"),
+    "local": ("step on the server failed", "steps on the server failed"),
+    "foreign": (
+        "live record that this server did not write ended",
+        "live records that this server did not write ended",
+    ),
+}
+
+
+@dataclass
+class SweepReport:
+    """What the sweep changed, by kind of change."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
+
+    def summary(self) -> str | None:
+        """One line with a count for each; None after a clean stop."""
+        parts = [
+            f"{count} {_WORDS[what][count != 1]}" for what in _WORDS if (count := self.counts[what])
+        ]
+        return f"Boot sweep: {', '.join(parts)}" if parts else None
+
+
+class BootSweep:
+    """One sweep over a store that nobody else writes yet."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        foreign: Iterable[tuple[str, str]] = (),
+        recover: bool = True,
+    ) -> None:
+        """`foreign`: folder and name of live records found on disk that no journal or index of
+        ours vouches for; they are ended, never continued. Without `recover` leases end at once."""
+        self._store = store
+        self._now = stamp(clock.now())
+        self._foreign = set(foreign)
+        self._recover = recover
+        self.report = SweepReport()
+
+    def run(self) -> SweepReport:
+        """Sweep; workers first, runs before what belongs to them."""
+        for worker in self._store.live(WORKERS):
+            self._try(self._worker, worker)
+        for run in self._store.live(RUNS):
+            self._try(self._run, run)
+        for pending in self._store.live(PENDING):
+            self._try(self._pending, pending)
+        for lease in self._store.live(LEASES):
+            self._try(self._lease, lease)
+        for step in self._store.live(STEPS):
+            self._try(self._step, step)
+        return self.report
+
+    def _try(self, sweep: Callable[[Any], None], record: Record[Any, Any]) -> None:
+        try:
+            sweep(record)
+        except DatastoreError as error:
+            warning = f"{record.kind.title} '{record.name}' could not be swept: {error}"
+            self.report.warnings.append(warning)
+            log.warning("%s", warning)
+
+    def _is_foreign(self, record: Record[Any, Any]) -> bool:
+        if (record.kind.folder, record.name) not in self._foreign:
+            return False
+        self.report.counts["foreign"] += 1
+        return True
+
+    def _change(self, record: Record[Any, Any], **changes: object) -> None:
+        assert record.status is not None
+        self._store.commit([record.with_status(record.status.model_copy(update=changes))])
+
+    def _worker(self, worker: Worker) -> None:
+        if not self._is_foreign(worker):
+            self.report.counts["disconnected"] += 1
+        gone = {"state": "disconnected", "draining": False, "disconnected_at": self._now}
+        self._change(worker, **gone)
+
+    def _run(self, run: Run) -> None:
+        if not self._is_foreign(run):
+            return
+        if run.status is None:
+            self._store.commit(removals=[(RUNS, run.name)])
+        else:
+            self._change(run, state="failed", ended_at=self._now, failure=NOT_OURS)
+
+    def _pending(self, pending: Pending) -> None:
+        foreign = self._is_foreign(pending)
+        if pending.status is None:
+            # Not looked at yet: nothing was said about it, so it goes on if it is ours.
+            if foreign or not self._run_is_live(pending.spec.run):
+                self._store.commit(removals=[(PENDING, pending.name)])
+            return
+        if not foreign:
+            self.report.counts["orphaned"] += 1
+        self._change(
+            pending, state="orphaned", ended_at=self._now, reason=NOT_OURS if foreign else RESTART
+        )
+
+    def _lease(self, lease: Lease) -> None:
+        if self._is_foreign(lease):
+            self._change(lease, state="expired", ended_at=self._now, reason=NOT_OURS)
+        elif self._recover and self._run_is_live(lease.spec.run):
+            self.report.counts["recovering"] += 1
+            if lease.state != "recovering":
+                self._change(lease, state="recovering", recovering_at=self._now)
+        else:
+            self.report.counts["expired"] += 1
+            self._change(lease, state="expired", ended_at=self._now, reason=RESTART)
+
+    def _step(self, step: Step) -> None:
+        assert step.status is not None
+        foreign = self._is_foreign(step)
+        here = step.status.state == "running" and step.status.worker is None
+        if not foreign and not here and self._run_is_live(step.spec.run):
+            return
+        if not foreign:
+            self.report.counts["local"] += 1
+        error = NOT_OURS if foreign else f"{RESTART}: it ran on the server itself"
+        self._change(
+            step,
+            state="failed",
+            ended_at=self._now,
+            error=error,
+            outcome=Outcome(ok=False, reason="orchestrator_restart", error=error),
+        )
+
+    def _run_is_live(self, name: str) -> bool:
+        run = self._store.find(RUNS, name)
+        return run is not None and run.live

@@ -1,0 +1,398 @@
+"""The run controller: makes every live run go on, and end.
+
+Makes true: a step whose dependencies are met has been started; a run whose steps have ended has
+ended, with its story. Reads runs, steps, pending dispatches and leases, and the workflow and models
+as they were when the run started; writes runs and steps, the spec of pending dispatches, and the
+wish to cancel a lease. Woken by all four kinds. It must never run a placed step itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from controllers.controller import Wait
+from controllers.expressions import ExpressionError, needs_engine
+from controllers.ports import LocalExecutor, Offload, RunEvents
+from controllers.run.graph import JobChange, StepKey, Unit
+from controllers.run.live import LiveRun, live_run
+from controllers.run.plan import (
+    Defaults,
+    PlanContext,
+    PlanError,
+    StepPlan,
+    copies,
+    plan_step,
+)
+from controllers.run.steps import StepKeeper
+from controllers.workqueue import WorkQueue
+from datastore.clock import Clock, parse_stamp, stamp
+from datastore.definitions.model import ModelDefinition, model_from_source
+from datastore.definitions.workflow import Workflow, workflow_from_source
+from datastore.errors import SwampError
+from datastore.history import build_story
+from datastore.journal import Story
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    RUNS,
+    STEPS,
+    Call,
+    Outcome,
+    Run,
+    RunSpec,
+    RunStatus,
+)
+from datastore.kinds.dispatch import run_of
+from datastore.record import Record
+from datastore.store import Store
+
+log = logging.getLogger(__name__)
+
+STARTS_AT_ONCE = 100
+"""How many steps one look at a run starts before others get their turn."""
+
+LOOKS_AT_ONCE = 200
+"""How many changed steps one look at a run takes on before others get their turn."""
+
+COUNTS_EVERY_S = 1.0
+"""How often a run's record is rewritten at most just because its counts moved."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What the controller needs besides the store."""
+
+    clock: Clock
+    events: RunEvents
+    executor: LocalExecutor
+    new_uid: Callable[[], str]
+    offload: Offload[Any]
+    find_model: Callable[[str], ModelDefinition]
+    """Looks a model up that a run did not name when it started."""
+    check_call: Callable[[Call], None]
+    """Raises SwampError for a call that no runner could execute."""
+    defaults: Defaults = field(default_factory=Defaults)
+    env: dict[str, str] = field(default_factory=dict)
+
+
+class RunController:
+    """Reconciles runs by id."""
+
+    def __init__(self, store: Store, context: RunContext) -> None:
+        self.queue = WorkQueue()
+        self._store = store
+        self._context = context
+        self._events = context.events
+        self._live: dict[str, LiveRun] = {}
+        self._keeper = StepKeeper(
+            store, context.clock, context.events, context.executor, context.new_uid
+        )
+        store.watch(RUNS, self.queue.add)
+        store.watch(STEPS, self._step_changed)
+        store.watch(PENDING, self._dispatch_changed)
+        store.watch(LEASES, self._dispatch_changed)
+
+    def live_keys(self) -> Iterable[str]:
+        for live in self._live.values():
+            live.dirty.update(dict.fromkeys(live.key_of))
+        return [run.name for run in self._store.live(RUNS)]
+
+    def _step_changed(self, name: str) -> None:
+        self._touch(run_of(name), name)
+
+    def _dispatch_changed(self, name: str) -> None:
+        self._touch(run_of(name), name.rpartition(".")[0])
+
+    def _touch(self, run: str, step: str) -> None:
+        live = self._live.get(run)
+        if live is not None and step in live.key_of:
+            live.dirty[step] = None
+            self.queue.add(run)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def create(self, workflow: Workflow, spec: RunSpec, name: str) -> Run:
+        """A new run of that workflow; it starts as soon as the controller looks."""
+        now = stamp(self._context.clock.now())
+        run = Record(
+            kind=RUNS,
+            name=name,
+            uid=name,
+            created_at=now,
+            owner=workflow.name,
+            spec=spec,
+            status=RunStatus(state="running", started_at=now),
+        )
+        self._store.commit([run])
+        return self._store.get(RUNS, name)
+
+    def cancel(self, name: str, reason: str | None) -> Run:
+        """Wish the run to end; finished ones stay as they are. NotFound without it."""
+        run = self._store.get(RUNS, name)
+        if run.live and not run.spec.cancel:
+            self._store.commit([run.with_spec(cancel=True, cancel_reason=reason)])
+        return run
+
+    def local_ended(self, step: str, outcome: Outcome) -> None:
+        """A step that the orchestrator runs itself has ended."""
+        live = self._live.get(run_of(step))
+        key = live.key_of.get(step) if live is not None else None
+        if live is not None and key is not None:
+            self._keeper.end_local(live, key, outcome)
+            self.queue.add(live.run)
+
+    def models_of(self, workflow: Workflow) -> dict[str, dict[str, Any]]:
+        """The definitions that the workflow names, as they are now; NotFound for a missing one.
+
+        Names that are expressions are looked up when their step is ready.
+        """
+        named = {
+            step.task.model_id_or_name
+            for job in workflow.jobs
+            for step in job.steps
+            if step.task.model_id_or_name is not None and "${{" not in step.task.model_id_or_name
+        }
+        return {name: self._context.find_model(name).source for name in sorted(named)}
+
+    def totals(self, name: str) -> dict[str, int] | None:
+        """The exact counts of a live run; its record shows them at most a second late."""
+        live = self._live.get(name)
+        return None if live is None else live.totals().model_dump()
+
+    # -- reconciling -----------------------------------------------------------------------------
+
+    async def reconcile(self, name: str) -> Wait | None:
+        run = self._store.find(RUNS, name)
+        if run is None or not run.live:
+            self._live.pop(name, None)
+            return None
+        live = self._live.get(name)
+        if live is None:
+            live = await self._adopt(run)
+            if live is None:
+                return None
+        run = self._store.get(RUNS, name)
+        if run.spec.cancel and not live.cancelled:
+            live.cancelled = True
+            live.graph.stop()
+            live.dirty.update(dict.fromkeys(live.key_of))
+        self._look_at_dirty(live)
+        more = await self._start_ready(live)
+        self._tell_jobs(live)
+        if live.graph.done and not live.dirty:
+            await self._finish(live)
+            return None
+        if more or live.dirty:
+            self.queue.add(name)
+            return None
+        return self._write_counts(live)
+
+    async def _adopt(self, run: Run) -> LiveRun | None:
+        try:
+            workflow = workflow_from_source(run.spec.definition)
+        except (SwampError, ValueError) as error:
+            self._end_run(run, "failed", f"its workflow cannot be read: {error}", None)
+            return None
+        live = self._live[run.name] = live_run(run, workflow, self._context.env)
+        self._events.emit(
+            run.name,
+            "run_started",
+            "run_started",
+            workflow=workflow.name,
+            jobs=[job.name for job in workflow.jobs],
+        )
+        return live
+
+    def _look_at_dirty(self, live: LiveRun) -> None:
+        for name in list(islice(live.dirty, LOOKS_AT_ONCE)):
+            del live.dirty[name]
+            key = live.key_of.get(name)
+            if key is not None:
+                self._keeper.look(live, key)
+
+    async def _start_ready(self, live: LiveRun) -> bool:
+        """Start what may start, a slice at a time; True if there is more."""
+        self._tell_jobs(live)
+        for _ in range(STARTS_AT_ONCE):
+            unit = live.graph.take_opening()
+            if unit is not None:
+                await self._open(live, unit)
+                continue
+            key = live.graph.take_ready()
+            if key is None:
+                break
+            await self._start(live, key)
+        while (skip := live.graph.take_skip()) is not None:
+            self._keeper.skip(live, skip.key, skip.reason)
+        return live.graph.has_ready
+
+    async def _open(self, live: LiveRun, unit: Unit) -> None:
+        """Name the copies of a unit."""
+        step = unit.step
+        try:
+            if step.for_each is not None and needs_engine([step.for_each.values, step.name]):
+                made = await self._context.offload(lambda: copies(step, live.scope))
+            else:
+                made = copies(step, live.scope)
+        except (ExpressionError, PlanError) as error:
+            live.graph.open(unit.key, [step.name])
+            live.failed_early[unit.key] = str(error)
+            return
+        for copy in made:
+            live.copies[(unit.job.name, copy.name)] = copy
+        live.graph.open(unit.key, [copy.name for copy in made])
+
+    async def _start(self, live: LiveRun, key: StepKey) -> None:
+        live.key_of[live.step_name(key)] = key
+        if self._keeper.known(live, key):
+            self._keeper.look(live, key)
+            return
+        early = live.failed_early.pop(key, None)
+        if early is not None:
+            self._fail_early(live, key, early)
+            return
+        try:
+            plan = await self._plan(live, key)
+            self._context.check_call(plan.call)
+        except SwampError as error:
+            self._fail_early(live, key, str(error))
+            return
+        if live.cancelled or self._store.get(RUNS, live.run).spec.cancel:
+            self._keeper.cancel_unstarted(live, key)
+            return
+        self._keeper.start(live, key, plan)
+
+    def _fail_early(self, live: LiveRun, key: StepKey, error: str) -> None:
+        task = live.written(key)[1].task
+        model = task.model_id_or_name or task.model_name or ""
+        self._keeper.tell_started(live, key, model, task.method_name)
+        self._keeper.fail(live, key, error)
+
+    async def _plan(self, live: LiveRun, key: StepKey) -> StepPlan:
+        job, step = live.written(key)
+        run = self._store.get(RUNS, live.run)
+        context = PlanContext(
+            find_model=lambda name: self._model(run, name),
+            defaults=self._context.defaults,
+            priority=live.priority,
+        )
+        copy = live.copies[key]
+
+        def plan() -> StepPlan:
+            return plan_step(live.workflow, (job, step), copy, live.scope, context)
+
+        named = step.task.model_id_or_name or ""
+        sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
+        layers = (step, job, live.workflow)
+        placement = [[one.target, one.labels, one.platform] for one in layers]
+        if needs_engine([sources, placement]):
+            planned: StepPlan = await self._context.offload(plan)
+            return planned
+        return plan()
+
+    def _model(self, run: Run, name: str) -> ModelDefinition:
+        source = run.spec.models.get(name)
+        return model_from_source(source) if source is not None else self._context.find_model(name)
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _tell_jobs(self, live: LiveRun) -> None:
+        while (change := live.graph.take_change()) is not None:
+            self._tell_job(live, change)
+
+    def _tell_job(self, live: LiveRun, change: JobChange) -> None:
+        now = self._context.clock.now()
+        job = change.job
+        if change.state == "running":
+            live.job_started[job] = now
+            self._events.emit(live.run, f"job_started/{job}", "job_started", job=job)
+            return
+        if change.state == "skipped":
+            self._events.emit(
+                live.run, f"job_ended/{job}", "job_skipped", job=job, reason=change.reason
+            )
+            return
+        passed = now - live.job_started.get(job, live.started)
+        self._events.emit(
+            live.run,
+            f"job_ended/{job}",
+            "job_completed",
+            job=job,
+            status=change.state,
+            durationMs=round(passed.total_seconds() * 1000),
+        )
+
+    def _write_counts(self, live: LiveRun) -> Wait | None:
+        """Bring the counts in the run's record up to date, at most once a second."""
+        counts = live.totals()
+        if counts == live.written_counts:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        left_s = live.written_at_s + COUNTS_EVERY_S - now_s
+        if left_s > 0:
+            return Wait(left_s)
+        run = self._store.get(RUNS, live.run)
+        live.written_counts, live.written_at_s = counts, now_s
+        if run.status is not None and run.status.counts != counts:
+            status = run.status.model_copy(update={"counts": counts, "jobs": live.graph.jobs})
+            self._store.commit([run.with_status(status)])
+        return None
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    async def _finish(self, live: LiveRun) -> None:
+        """Write the run's end and its story in one commit."""
+        run = self._store.get(RUNS, live.run)
+        outcome = live.graph.outcome
+        failure = live.failure if outcome == "failed" else None
+        if outcome == "cancelled":
+            failure = run.spec.cancel_reason or "cancelled"
+        ended = self._ended_run(run, outcome, failure, live)
+        assert ended.status is not None
+        steps = self._store.by(STEPS, "run", run.name)
+        pendings = self._store.by(PENDING, "run", run.name)
+        leases = self._store.by(LEASES, "run", run.name)
+        text = await self._context.offload(lambda: build_story(ended, steps, pendings, leases))
+        run = self._store.get(RUNS, live.run)
+        if not run.live:
+            return
+        story = Story(run.spec.workflow, run.name, text)
+        self._store.commit([run.with_status(ended.status)], story=story)
+        self._tell_run(run, outcome, failure)
+
+    def _ended_run(self, run: Run, state: str, failure: str | None, live: LiveRun | None) -> Run:
+        assert run.status is not None
+        now = self._context.clock.now()
+        passed = now - parse_stamp(run.status.started_at)
+        changes: dict[str, Any] = {
+            "state": state,
+            "ended_at": stamp(now),
+            "duration_ms": max(0, round(passed.total_seconds() * 1000)),
+            "failure": failure,
+        }
+        if live is not None:
+            changes["counts"] = live.totals()
+            changes["jobs"] = live.graph.jobs
+        return run.with_status(run.status.model_copy(update=changes))
+
+    def _end_run(self, run: Run, state: str, failure: str, live: LiveRun | None) -> None:
+        self._store.commit([self._ended_run(run, state, failure, live)])
+        self._tell_run(run, state, failure)
+
+    def _tell_run(self, run: Run, state: str, failure: str | None) -> None:
+        self._live.pop(run.name, None)
+        ended = self._store.get(RUNS, run.name)
+        assert ended.status is not None
+        self._events.emit(
+            run.name,
+            "run_completed",
+            "run_completed",
+            status=state,
+            durationMs=ended.status.duration_ms,
+            failure=failure,
+        )

@@ -1,0 +1,93 @@
+"""What the run controller remembers of a run that is under way; all of it follows from the records.
+
+It is built again from them after a restart: the graph is walked from the start, and every step that
+has records is taken as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from controllers.expressions import Scope
+from controllers.run.graph import RunGraph, StepKey
+from controllers.run.plan import Copy, file_name
+from datastore.clock import parse_stamp
+from datastore.definitions.workflow import Job, Step, Workflow
+from datastore.kinds import Counts, Run
+
+
+@dataclass
+class LiveRun:
+    """One run."""
+
+    run: str
+    workflow: Workflow
+    scope: Scope
+    started: datetime
+    priority: int | None
+    graph: RunGraph
+    cancelled: bool = False
+    copies: dict[StepKey, Copy] = field(default_factory=dict)
+    """Copies that have been named and have not ended."""
+    key_of: dict[str, StepKey] = field(default_factory=dict)
+    """By the name of the step's record, for steps that are active."""
+    dirty: dict[str, None] = field(default_factory=dict)
+    """Step records' names to look at: hints only, a full look follows with each resync."""
+    ready_at: dict[StepKey, datetime] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    job_started: dict[str, datetime] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    written_counts: Counts | None = None
+    written_at_s: float = float("-inf")
+    failure: str | None = None
+    failed_early: dict[StepKey, str] = field(default_factory=dict)
+    """Units whose copies could not even be named, and why."""
+
+    def step_name(self, key: StepKey) -> str:
+        """The name of the step's record."""
+        return f"{self.run}.{file_name(key[0])}.{file_name(key[1])}"
+
+    def written(self, key: StepKey) -> tuple[Job, Step]:
+        """Job and step as written, of a step or a copy."""
+        unit = self.graph.unit_of(key)
+        return unit.job, unit.step
+
+    def count(self, state: str) -> None:
+        """One more step ended in `state`."""
+        self.counts[state] = self.counts.get(state, 0) + 1
+
+    def totals(self) -> Counts:
+        """Steps by state as they stand now."""
+        ended = {name: self.counts.get(name, 0) for name in _ENDS}
+        running = len(self.running)
+        waiting = self.graph.active - running
+        if self.cancelled and self.graph.done:
+            ended["cancelled"] += self.graph.never_started
+        total = sum(ended.values()) + running + waiting
+        if not (self.cancelled and self.graph.done):
+            total += self.graph.never_started
+        return Counts(total=total, waiting=waiting, running=running, **ended)
+
+
+_ENDS = ("succeeded", "failed", "skipped", "cancelled")
+
+
+def live_run(run: Run, workflow: Workflow, env: dict[str, str]) -> LiveRun:
+    """The memory of a run at its first look."""
+    started_at = run.status.started_at if run.status is not None else run.created_at
+    about = {
+        "id": run.name,
+        "workflowId": run.spec.workflow_id,
+        "workflowName": run.spec.workflow,
+        "startedAt": started_at,
+        "tags": workflow.tags,
+    }
+    return LiveRun(
+        run=run.name,
+        workflow=workflow,
+        scope=Scope(inputs=run.spec.inputs, env=env, run=about),
+        started=parse_stamp(started_at),
+        priority=run.spec.priority,
+        graph=RunGraph(workflow),
+    )

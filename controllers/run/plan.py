@@ -1,0 +1,195 @@
+"""From a step as written to what is executed: expressions resolved, models looked up. Pure.
+
+`self` holds the fields of the model's definition and, in `forEach`, the item. Arguments come from
+the model's global arguments, then its method, then the step's inputs: the later one wins. Inputs
+that the model declares feed its expressions instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controllers.expressions import ExpressionError, Scope, render, render_text
+from datastore.definitions.model import ModelDefinition
+from datastore.definitions.placement import PlacementTemplate, placement_of, priority_of
+from datastore.definitions.workflow import Job, Step, Workflow
+from datastore.errors import SwampError
+from datastore.kinds import Call, Placement
+
+_SAFE = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+class PlanError(SwampError):
+    """A step that cannot be executed as written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One execution of a unit: its name, and its item in `forEach`."""
+
+    name: str
+    item: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What to execute, where, and within which limits."""
+
+    call: Call
+    placement: Placement | None
+    wait_limit_s: float | None
+    limit_from: str
+    priority: int
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the server sets where the workflow says nothing."""
+
+    queue_timeout_s: float = 600.0
+    """Seconds; 0 waits for ever."""
+    queue_timeout_from: str = "default"
+
+
+FindModel = Callable[[str], ModelDefinition]
+
+
+def copies(step: Step, scope: Scope) -> list[Copy]:
+    """The copies of a step: one, or one for each value of its `forEach`."""
+    if step.for_each is None:
+        return [Copy(step.name)]
+    values = render(step.for_each.values, scope)
+    variable = step.for_each.item
+    if isinstance(values, Mapping):
+        made = [
+            _copy(step, scope, {variable: {"key": key, "value": value}}, key)
+            for key, value in values.items()
+        ]
+    elif isinstance(values, list):
+        made = [
+            _copy(step, scope, {variable: value}, _suffix(value, index))
+            for index, value in enumerate(values)
+        ]
+    else:
+        raise PlanError(
+            f"forEach of step '{step.name}' needs a list or a mapping,"
+            f" '{step.for_each.values}' gives {type(values).__name__}"
+        )
+    return _unique(made)
+
+
+def _copy(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> Copy:
+    if "${{" in step.name:
+        try:
+            return Copy(render_text(step.name, scope.with_self(item)), item)
+        except ExpressionError:
+            bare = re.sub(r"\$\{\{.*?\}\}", "", step.name).strip("-_. ") or "step"
+            return Copy(f"{bare}-{suffix}", item)
+    return Copy(f"{step.name}-{suffix}", item)
+
+
+def _suffix(value: Any, index: int) -> str:
+    return str(index) if isinstance(value, (dict, list)) or value is None else str(value)
+
+
+def _unique(made: list[Copy]) -> list[Copy]:
+    """Copies with one name get their position appended: each must be a step of its own."""
+    seen: dict[str, int] = {}
+    for copy in made:
+        seen[copy.name] = seen.get(copy.name, 0) + 1
+    if len(seen) == len(made):
+        return made
+    return [
+        copy if seen[copy.name] == 1 else Copy(f"{copy.name}-{index}", copy.item)
+        for index, copy in enumerate(made)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanContext:
+    """What planning needs besides the workflow."""
+
+    find_model: FindModel
+    defaults: Defaults
+    priority: int | None = None
+    """The priority asked for at the command line; it beats the workflow's."""
+
+
+def plan_step(
+    workflow: Workflow, where: tuple[Job, Step], copy: Copy, scope: Scope, models: PlanContext
+) -> StepPlan:
+    """The plan of one copy; PlanError or ExpressionError says why it cannot run."""
+    job, step = where
+    own = scope.with_self(copy.item) if copy.item else scope
+    template = placement_of(workflow, job, step)
+    limit_s, limit_from = template.queue_timeout_s, template.queue_timeout_from
+    if limit_s is None:
+        limit_s, limit_from = models.defaults.queue_timeout_s, models.defaults.queue_timeout_from
+    timeouts = (step.timeout_s, job.timeout_s, workflow.timeout_s)
+    return StepPlan(
+        call=_call(step, copy, own, models.find_model),
+        placement=_placement(template, own) if template.active else None,
+        wait_limit_s=limit_s or None,
+        limit_from=limit_from or "default",
+        priority=models.priority or priority_of(workflow, job, step),
+        timeout_s=next((one for one in timeouts if one is not None), None),
+    )
+
+
+def _placement(template: PlacementTemplate, scope: Scope) -> Placement:
+    """The placement with its expressions resolved; one that gives nothing is an error."""
+
+    def text(value: str, what: str) -> str:
+        resolved = render(value, scope)
+        if not isinstance(resolved, str) or not resolved.strip():
+            raise PlanError(
+                f"{what} '{value}' evaluates to nothing: a placement must name a worker"
+            )
+        return resolved
+
+    return Placement(
+        target=None if template.target is None else text(template.target, "target"),
+        labels={key: text(value, f"label {key}") for key, value in template.labels.items()},
+        platform=None if template.platform is None else text(template.platform, "platform"),
+    )
+
+
+def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> Call:
+    task = step.task
+    inputs = render(task.inputs, scope)
+    if task.model_id_or_name is None:
+        return Call(
+            model_type=render_text(task.model_type or "", scope),
+            model=render_text(task.model_name or "", scope),
+            method=task.method_name,
+            arguments=inputs,
+        )
+    named = task.model_id_or_name
+    model = find_model(render_text(named, scope))
+    method = model.methods.get(task.method_name)
+    declared = model.inputs.properties if model.inputs is not None else {}
+    fed = {key: value for key, value in inputs.items() if key in declared}
+    fields = {"name": model.name, "id": str(model.id), "type": model.type, "tags": model.tags}
+    inner = scope.with_self({**fields, **copy.item})
+    inner = replace(inner, inputs={**scope.inputs, **fed}) if fed else inner
+    own = {**model.global_arguments, **(method.arguments if method is not None else {})}
+    return Call(
+        model_type=model.type,
+        model=model.name,
+        method=task.method_name,
+        arguments={**render(own, inner), **{k: v for k, v in inputs.items() if k not in declared}},
+    )
+
+
+def file_name(part: str) -> str:
+    """A job's or step's name as a part of a record's name: safe in files, still one of a kind."""
+    if _SAFE.match(part):
+        return part
+    digest = hashlib.sha256(part.encode()).hexdigest()[:8]
+    return f"{_UNSAFE.sub('-', part).strip('-')[:48] or 'step'}-{digest}"

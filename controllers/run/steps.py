@@ -1,0 +1,423 @@
+"""One step, made true: started, followed over its episodes, and ended when its lease has.
+
+A step's truth is in three records: its own, the pending dispatch of its latest episode, and the
+lease of the same name. `look` reads them and commits whatever follows; looking twice changes
+nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, cast
+
+from controllers.ports import LocalExecutor, RunEvents
+from controllers.requirement import describe
+from controllers.run.graph import StepKey
+from controllers.run.live import LiveRun
+from controllers.run.plan import StepPlan
+from datastore.clock import Clock, parse_stamp, stamp
+from datastore.definitions.conditions import Ended
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    STEPS,
+    Lease,
+    Outcome,
+    Pending,
+    PendingSpec,
+    Step,
+    StepSpec,
+    StepStatus,
+)
+from datastore.record import Record
+from datastore.store import Store
+
+ORCHESTRATOR_RESTART = "orchestrator_restart"
+
+LOST_MOST = 5
+"""After losing its worker so many times a step fails: it may be what kills them."""
+
+
+class StepKeeper:
+    """Reads and commits the records of steps. Every method is a plain `def`."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        events: RunEvents,
+        executor: LocalExecutor,
+        new_uid: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._events = events
+        self._executor = executor
+        self._new_uid = new_uid
+        self._episodes: dict[str, int] = {}
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def known(self, live: LiveRun, key: StepKey) -> bool:
+        """Whether the step has records already: it started before this process did."""
+        name = live.step_name(key)
+        if self._store.find(STEPS, name) is not None:
+            return True
+        return self._store.find(PENDING, f"{name}.1") is not None
+
+    def look(self, live: LiveRun, key: StepKey) -> None:
+        """Do what the step's records call for."""
+        name = live.step_name(key)
+        step = self._store.find(STEPS, name)
+        if step is not None and not step.live:
+            self._ended(live, key, step)
+            return
+        dispatch = self._latest(name)
+        if dispatch is None:
+            self._look_local(live, key, step)
+            return
+        pending = self._store.get(PENDING, dispatch)
+        lease = self._store.find(LEASES, dispatch)
+        if lease is not None:
+            self._look_leased(live, key, pending, lease)
+        else:
+            self._look_waiting(live, key, pending)
+
+    def _latest(self, name: str) -> str | None:
+        """The dispatch id of the latest episode."""
+        episode = self._episodes.get(name, 0)
+        while self._store.find(PENDING, f"{name}.{episode + 1}") is not None:
+            episode += 1
+        if episode == 0:
+            return None
+        self._episodes[name] = episode
+        return f"{name}.{episode}"
+
+    def _look_local(self, live: LiveRun, key: StepKey, step: Step | None) -> None:
+        if step is None or step.status is None:
+            return
+        if not self._executor.running(step.name):
+            error = "the orchestrator was restarted while it ran this step itself"
+            self._end_with(live, key, Outcome(ok=False, reason=ORCHESTRATOR_RESTART, error=error))
+        elif live.cancelled:
+            self._executor.stop(step.name)
+
+    def _look_waiting(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
+        live.running.discard(live.step_name(key))
+        status = pending.status
+        if pending.live:
+            if live.cancelled and not pending.spec.cancel:
+                self._store.commit([pending.with_spec(cancel=True)])
+            elif status is not None:
+                self._tell_queued(live, key, pending)
+            return
+        assert status is not None
+        if status.state == "timed_out":
+            self._end(live, key, "failed", error=status.reason)
+        elif status.state == "cancelled" or live.cancelled:
+            self._end(live, key, "cancelled", error="cancelled while it waited for a worker")
+        else:
+            self._new_episode(live, key, pending)
+
+    def _tell_queued(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
+        assert pending.status is not None
+        self._events.emit(
+            live.run,
+            f"queued/{pending.name}",
+            "step_queued",
+            job=key[0],
+            step=key[1],
+            requirement=describe(pending.spec.placement),
+            reason=pending.status.reason,
+            dispatch=pending.name,
+            episode=pending.spec.episode,
+        )
+
+    def _look_leased(self, live: LiveRun, key: StepKey, pending: Pending, lease: Lease) -> None:
+        status = lease.status
+        assert status is not None
+        if lease.live:
+            live.running.add(live.step_name(key))
+            if live.cancelled and not lease.spec.cancel:
+                self._store.commit([lease.with_spec(cancel=True)])
+            self._mark_running(live, key, pending, lease)
+            if status.state != "bound":
+                self._events.emit(
+                    live.run,
+                    f"dispatched/{lease.name}",
+                    "step_dispatched",
+                    job=key[0],
+                    step=key[1],
+                    worker=lease.spec.worker,
+                    dispatch=lease.name,
+                )
+            return
+        live.running.discard(live.step_name(key))
+        outcome = status.outcome
+        if outcome is not None:
+            self._end_with(live, key, outcome, lease)
+        elif live.cancelled:
+            self._end(live, key, "cancelled", error="cancelled", lease=lease)
+        elif status.state == "expired" and self._lost_too_often(pending):
+            error = f"lost its worker {LOST_MOST} times, the last time: {status.reason}"
+            self._end(live, key, "failed", error=error, lease=lease)
+        else:
+            self._new_episode(live, key, pending)
+
+    def _lost_too_often(self, pending: Pending) -> bool:
+        if pending.spec.episode < LOST_MOST:
+            return False
+        base = pending.name.rpartition(".")[0]
+        leases = (
+            self._store.find(LEASES, f"{base}.{episode}")
+            for episode in range(1, pending.spec.episode + 1)
+        )
+        lost = [one for one in leases if one is not None and one.state == "expired"]
+        return len(lost) >= LOST_MOST
+
+    # -- starting --------------------------------------------------------------------------------
+
+    def start(self, live: LiveRun, key: StepKey, plan: StepPlan) -> None:
+        """The step's dependencies are met: have it placed, or run it here."""
+        now = self._clock.now()
+        live.ready_at[key] = now
+        self.tell_started(live, key, plan.call.model, plan.call.method)
+        if plan.placement is None:
+            self._start_local(live, key, plan, now)
+            return
+        spec = PendingSpec(
+            run=live.run,
+            workflow=live.workflow.name,
+            job=key[0],
+            step=key[1],
+            episode=1,
+            call=plan.call,
+            placement=plan.placement,
+            priority=plan.priority,
+            wait_limit_s=plan.wait_limit_s,
+            limit_from=plan.limit_from,
+            timeout_s=plan.timeout_s,
+        )
+        self._store.commit([self._pending(live, key, spec, now)])
+
+    def tell_started(self, live: LiveRun, key: StepKey, model: str, method: str) -> None:
+        """The event that a step has become ready."""
+        self._events.emit(
+            live.run,
+            f"started/{key[0]}/{key[1]}",
+            "step_started",
+            job=key[0],
+            step=key[1],
+            model=model,
+            method=method,
+        )
+
+    def _start_local(self, live: LiveRun, key: StepKey, plan: StepPlan, now: datetime) -> None:
+        name = live.step_name(key)
+        status = StepStatus(state="running", started_at=stamp(now))
+        live.running.add(name)
+        self._store.commit([self._step(live, key, status, plan)])
+        self._executor.start(name, plan.call, plan.timeout_s)
+
+    def _new_episode(self, live: LiveRun, key: StepKey, old: Pending) -> None:
+        """The step waits again, as a dispatch of its own; what it waited before counts."""
+        waited_s = (old.status.waited_s if old.status is not None else None) or 0.0
+        spec = old.spec.model_copy(
+            update={
+                "episode": old.spec.episode + 1,
+                "waited_before_s": round(old.spec.waited_before_s + waited_s, 3),
+            }
+        )
+        puts: list[Record[Any, Any]] = [self._pending(live, key, spec, self._clock.now())]
+        step = self._store.find(STEPS, live.step_name(key))
+        if step is not None and step.status is not None:
+            puts.append(
+                step.with_status(
+                    step.status.model_copy(
+                        update={"state": "waiting", "waited_s": spec.waited_before_s}
+                    )
+                )
+            )
+        self._store.commit(puts)
+
+    def _pending(self, live: LiveRun, key: StepKey, spec: PendingSpec, now: datetime) -> Pending:
+        return Record(
+            kind=PENDING,
+            name=f"{live.step_name(key)}.{spec.episode}",
+            uid=self._new_uid(),
+            created_at=stamp(now),
+            owner=live.run,
+            spec=spec,
+        )
+
+    def _step(
+        self, live: LiveRun, key: StepKey, status: StepStatus, plan: StepPlan | None = None
+    ) -> Step:
+        template = live.written(key)[1].name
+        return Record(
+            kind=STEPS,
+            name=live.step_name(key),
+            uid=self._new_uid(),
+            created_at=stamp(self._clock.now()),
+            owner=live.run,
+            spec=StepSpec(
+                run=live.run,
+                workflow=live.workflow.name,
+                job=key[0],
+                step=key[1],
+                template=None if template == key[1] else template,
+                call=plan.call if plan is not None else None,
+                placement=plan.placement if plan is not None else None,
+            ),
+            status=status,
+        )
+
+    def _mark_running(self, live: LiveRun, key: StepKey, pending: Pending, lease: Lease) -> None:
+        step = self._store.find(STEPS, live.step_name(key))
+        status = step.status if step is not None else None
+        if status is not None and status.state == "running" and status.dispatch == lease.name:
+            return
+        waited_s = (pending.status.waited_s if pending.status is not None else None) or 0.0
+        running = StepStatus(
+            state="running",
+            started_at=lease.status.bound_at if lease.status is not None else None,
+            worker=lease.spec.worker,
+            dispatch=lease.name,
+            episodes=pending.spec.episode,
+            waited_s=round(pending.spec.waited_before_s + waited_s, 3),
+        )
+        if step is not None:
+            self._store.commit([step.with_status(running)])
+            return
+        made = self._step(live, key, running)
+        spec = {"call": pending.spec.call, "placement": pending.spec.placement}
+        self._store.commit([made.with_spec(**spec)])
+
+    # -- ending ----------------------------------------------------------------------------------
+
+    def end_local(self, live: LiveRun, key: StepKey, outcome: Outcome) -> None:
+        """A step that the orchestrator ran itself has ended."""
+        step = self._store.find(STEPS, live.step_name(key))
+        if step is not None and step.live:
+            self._end_with(live, key, outcome)
+
+    def _end_with(
+        self, live: LiveRun, key: StepKey, outcome: Outcome, lease: Lease | None = None
+    ) -> None:
+        state = "succeeded" if outcome.ok else "failed"
+        if outcome.reason == "cancelled":
+            state = "cancelled"
+        self._end(live, key, state, error=outcome.error, outcome=outcome, lease=lease)
+
+    def fail(self, live: LiveRun, key: StepKey, error: str) -> None:
+        """The step cannot even be started."""
+        live.ready_at.setdefault(key, self._clock.now())
+        self._end(live, key, "failed", error=error)
+
+    def cancel_unstarted(self, live: LiveRun, key: StepKey) -> None:
+        """The run was cancelled just before this step would have started."""
+        self._end(live, key, "cancelled", error="cancelled before it started")
+
+    def skip(self, live: LiveRun, key: StepKey, reason: str) -> None:
+        """The step will not run; told once, also over a restart."""
+        if self._store.find(STEPS, live.step_name(key)) is None:
+            status = StepStatus(state="skipped", ended_at=stamp(self._clock.now()), error=reason)
+            self._store.commit([self._step(live, key, status)])
+        live.count("skipped")
+        self._events.emit(
+            live.run,
+            f"ended/{key[0]}/{key[1]}",
+            "step_skipped",
+            job=key[0],
+            step=key[1],
+            reason=reason,
+        )
+
+    def _end(
+        self,
+        live: LiveRun,
+        key: StepKey,
+        state: str,
+        *,
+        error: str | None = None,
+        outcome: Outcome | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        """Write the step's end, once, tell it, and free what depends on it."""
+        step = self._store.find(STEPS, live.step_name(key))
+        allowed = state == "failed" and live.written(key)[1].allow_failure
+        dispatch = self._latest(live.step_name(key))
+        pending = self._store.find(PENDING, dispatch) if dispatch is not None else None
+        old = step.status if step is not None else None
+        waited_s = 0.0
+        if pending is not None and pending.status is not None:
+            waited_s = pending.spec.waited_before_s + (pending.status.waited_s or 0.0)
+        status = StepStatus.model_validate(
+            {
+                "state": state,
+                "started_at": old.started_at if old else None,
+                "ended_at": stamp(self._clock.now()),
+                "worker": lease.spec.worker if lease else (old.worker if old else None),
+                "dispatch": lease.name if lease else (old.dispatch if old else None),
+                "episodes": pending.spec.episode if pending else 0,
+                "waited_s": round(waited_s, 3),
+                "error": error if state != "succeeded" else None,
+                "allowed_failure": allowed,
+                "outcome": outcome,
+            }
+        )
+        if step is not None:
+            self._store.commit([step.with_status(status)])
+        else:
+            made = self._step(live, key, status)
+            if pending is not None:
+                spec = {"call": pending.spec.call, "placement": pending.spec.placement}
+                made = made.with_spec(**spec)
+            self._store.commit([made])
+        self._ended(live, key, self._store.get(STEPS, live.step_name(key)))
+
+    def _ended(self, live: LiveRun, key: StepKey, step: Step) -> None:
+        """The step's record is final: tell it, and let the graph go on."""
+        if live.key_of.pop(step.name, None) is None:
+            return
+        status = step.status
+        assert status is not None
+        assert status.state not in ("running", "waiting")
+        live.running.discard(step.name)
+        live.copies.pop(key, None)
+        self._episodes.pop(step.name, None)
+        ready_at = live.ready_at.pop(key, None) or self._first_seen(step)
+        live.count(status.state)
+        duration_ms = 0
+        if status.ended_at is not None and ready_at is not None:
+            passed = parse_stamp(status.ended_at) - ready_at
+            duration_ms = max(0, round(passed.total_seconds() * 1000))
+        self._tell_ended(live, key, status, duration_ms)
+        if status.state == "failed" and not status.allowed_failure and live.failure is None:
+            live.failure = status.error
+        state = cast("Ended", status.state)
+        live.graph.finish(key, state, allowed=status.allowed_failure)
+
+    def _first_seen(self, step: Step) -> datetime | None:
+        first = self._store.find(PENDING, f"{step.name}.1")
+        at = first.created_at if first is not None else step.created_at
+        return parse_stamp(at)
+
+    def _tell_ended(
+        self, live: LiveRun, key: StepKey, status: StepStatus, duration_ms: int
+    ) -> None:
+        kind = {"succeeded": "step_completed", "cancelled": "step_cancelled"}.get(
+            status.state, f"step_{status.state}"
+        )
+        fields: dict[str, Any] = {"job": key[0], "step": key[1]}
+        if status.state == "skipped":
+            fields["reason"] = status.error
+        else:
+            fields["durationMs"] = duration_ms
+            fields["worker"] = status.worker
+        if status.state == "failed":
+            fields["error"] = status.error
+            fields["reason"] = status.outcome.reason if status.outcome else "not_started"
+            fields["allowedFailure"] = status.allowed_failure
+        self._events.emit(live.run, f"ended/{key[0]}/{key[1]}", kind, **fields)
