@@ -164,6 +164,10 @@ class EnrollmentController:
             )
         return token
 
+    def expected_name(self, hello: Hello) -> str:
+        """The name that the worker would enroll under; EnrollmentRefused as for `enroll`."""
+        return worker_name(self.redeem(hello), hello.machine)
+
     def enroll(self, hello: Hello) -> Worker:
         """Redeem the token, then bind or renew the worker's record: one commit, in one `def`."""
         token = self.redeem(hello)

@@ -74,7 +74,7 @@ class RunContext:
     offload: Offload[Any]
     find_model: Callable[[str], ModelDefinition]
     """Looks a model up that a run did not name when it started."""
-    check_call: Callable[[Call], None]
+    check_call: Callable[[Call], object]
     """Raises SwampError for a call that no runner could execute."""
     defaults: Defaults = field(default_factory=Defaults)
     env: dict[str, str] = field(default_factory=dict)

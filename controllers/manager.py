@@ -1,0 +1,72 @@
+"""All controllers of a process, wired and run together: the same in `swamp serve` and in tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controllers.controller import RESYNC_S, Controller, Reconciler
+from controllers.enrollment import EnrollmentController
+from controllers.lease import LeaseController
+from controllers.ports import WorkerLink
+from controllers.retention import KEEP_RUNS, Retention
+from controllers.run.controller import RunContext, RunController
+from controllers.scheduler import Scheduler
+from datastore.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Numbers that people may choose."""
+
+    grace_s: float = 60.0
+    resync_s: float | None = RESYNC_S
+    keep_runs: int = KEEP_RUNS
+
+
+class Manager:
+    """Builds the controllers over a loaded and swept store, runs them, and stops them."""
+
+    def __init__(
+        self,
+        store: Store,
+        link: WorkerLink,
+        context: RunContext,
+        settings: Settings,
+        randomness: random.Random,
+    ) -> None:
+        new_uid: Callable[[], str] = context.new_uid
+        self.scheduler = Scheduler(store, context.clock, new_uid)
+        self.leases = LeaseController(store, link, context.clock, grace_s=settings.grace_s)
+        self.enrollment = EnrollmentController(store, link, context.clock, new_uid)
+        self.runs = RunController(store, context)
+        self.retention = Retention(store, keep=settings.keep_runs)
+        reconcilers: dict[str, Reconciler] = {
+            "scheduler": self.scheduler,
+            "lease": self.leases,
+            "enrollment": self.enrollment,
+            "run": self.runs,
+            "retention": self.retention,
+        }
+        self._controllers = [
+            Controller(name, one, randomness=randomness, resync_s=settings.resync_s)
+            for name, one in reconcilers.items()
+        ]
+
+    def session_changed(self, worker: str) -> None:
+        """A worker's socket opened or closed."""
+        self.enrollment.session_changed(worker)
+        self.leases.session_changed(worker)
+
+    async def run(self) -> None:
+        """Run all controllers until `stop`."""
+        async with asyncio.TaskGroup() as group:
+            for controller in self._controllers:
+                group.create_task(controller.run())
+
+    def stop(self) -> None:
+        """Take on nothing more; what is under way ends, and `run` returns."""
+        for controller in self._controllers:
+            controller.stop()

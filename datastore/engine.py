@@ -1,0 +1,299 @@
+"""The disk engine below the store: opens a repository, keeps it on disk, and stops cleanly.
+
+Opening trusts the journal first, then the index as far as a file's stat is the one it knows. A file
+that differs is put back, one that is gone is restored, and one that nobody vouches for is parsed
+with care: finished, it is taken as it is; live, it is handed out as *unvouched*, for the boot
+sweep to end. One bad record never stops the start. YAML is parsed only where nobody vouches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from datastore import files
+from datastore.checkpoint import Checkpointer
+from datastore.errors import DatastoreError, InvalidFile
+from datastore.files import Stat
+from datastore.index import Index, IndexRow
+from datastore.journal import Op, Remove
+from datastore.kinds import KINDS
+from datastore.layout import Layout, create_folders
+from datastore.observed import ObservedWriter, RescanReport, Verdict
+from datastore.observed_files import Stored, remove_temps
+from datastore.record import Kind, Record
+from datastore.record_file import parse, read_record
+from datastore.replay import Change, Replay
+from datastore.sqlite_file import is_broken, to_json
+from datastore.sqlite_journal import SqliteJournal
+from datastore.store import Store
+
+log = logging.getLogger(__name__)
+
+Vouched = tuple[Record[Any, Any], bool]
+Finished = tuple[Kind[Any, Any], str, bytes]
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What a start found. Paths are relative to the root."""
+
+    live: dict[str, int] = field(default_factory=dict)
+    """Live records by kind, unvouched ones included."""
+    finished: dict[str, int] = field(default_factory=dict)
+    """Finished records by kind."""
+    replayed: int = 0
+    """Records and stories that only the journal had: not 0 after a crash."""
+    put_back: list[str] = field(default_factory=list)
+    """Files edited while the server was stopped."""
+    restored: list[str] = field(default_factory=list)
+    """Files deleted while the server was stopped."""
+    unvouched: list[tuple[str, str]] = field(default_factory=list)
+    """Live records (kind, name) that the server did not write: to be ended, never continued."""
+    adopted: list[str] = field(default_factory=list)
+    """Files of finished records that the server did not write, taken as they are."""
+    invalid: list[InvalidFile] = field(default_factory=list)
+    """Files, or records in the journal or index, that make no record. Left alone."""
+
+
+class OpenedEngine:
+    """An open repository. `start` it once records are loaded, `close` it at the end."""
+
+    def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]]) -> None:
+        create_folders(layout)
+        self.journal = SqliteJournal(layout.journal)
+        self._index = _open_index(layout, kinds)
+        self.observed = ObservedWriter(layout, kinds, self._index, self.journal.last_seq)
+        self._checkpointer = Checkpointer(layout, self.observed, self.journal.delete_through)
+        self.records: list[Vouched] = []
+        self.finished: list[Finished] = []
+        self.report = LoadReport()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the disk refuses the journal or the files just now; None while all is well."""
+        return self.journal.trouble or self.observed.trouble
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to write; commits are acknowledged on `loop`."""
+        self.observed.start()
+        self._checkpointer.start()
+        self.journal.start(loop, self._follow)
+
+    def rescan(self) -> RescanReport:
+        """Put back what was edited or deleted in `observed/`. Blocks: run it in a thread."""
+        return self.observed.rescan()
+
+    def close(self, give_up_after_s: float = 30.0) -> None:
+        """Bring everything into the files and let go of the journal's rows. Blocks.
+
+        Degraded if the disk refuses the journal itself; changes that only the files could not take
+        stay in the journal for the next start.
+        """
+        try:
+            self.journal.stop(give_up_after_s)
+        finally:
+            self.observed.stop(give_up_after_s)
+            self._checkpointer.stop()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        try:
+            self.journal.close(delete_through=self._checkpointer.run_once())
+        except (OSError, sqlite3.Error) as error:
+            log.warning("the journal keeps its rows for the next start: %s", error)
+        self._index.close()
+
+    def _follow(self, first_seq: int, ops: Sequence[Op]) -> None:
+        self.observed.follow(first_seq, ops)
+        self._checkpointer.note(first_seq + len(ops) - 1)
+
+
+def open_engine(layout: Layout, kinds: Iterable[Kind[Any, Any]]) -> OpenedEngine:
+    """Open a repository whose lock is held. Blocks: run it in a thread.
+
+    DatastoreError when the journal cannot be read, or the disk takes neither journal nor index.
+    """
+    kinds = tuple(kinds)
+    engine = OpenedEngine(layout, kinds)
+    _Opening(layout, kinds, engine).run()
+    return engine
+
+
+def open_store(layout: Layout) -> tuple[Store, OpenedEngine, LoadReport]:
+    """A store of every record of a repository whose lock is held. Blocks: run it in a thread.
+
+    Commits become durable only once the engine is started.
+    """
+    engine = open_engine(layout, KINDS.values())
+    store = Store(KINDS.values(), engine.journal)
+    for record, _ in engine.records:
+        store.load(record)
+    for kind, name, document in engine.finished:
+        store.load_finished(kind, name, document)
+    engine.records, engine.finished = [], []
+    # A full collection over some 100,000 records would stop the loop for half a second.
+    gc.freeze()
+    return store, engine, engine.report
+
+
+def _open_index(layout: Layout, kinds: Iterable[Kind[Any, Any]]) -> Index:
+    try:
+        return Index(layout.index, [kind.folder for kind in kinds])
+    except (OSError, sqlite3.Error) as error:
+        raise DatastoreError(f"the index {layout.index} cannot be opened: {error}") from error
+
+
+class _Opening:
+    """The steps of one start."""
+
+    def __init__(
+        self, layout: Layout, kinds: Sequence[Kind[Any, Any]], engine: OpenedEngine
+    ) -> None:
+        self._layout = layout
+        self._kinds = {kind.folder: kind for kind in kinds}
+        self._engine = engine
+        self._index = engine._index
+        self._observed = engine.observed
+        self._report = engine.report
+
+    def run(self) -> None:
+        replay = Replay.of(self._engine.journal.rows())
+        rows = self._index_rows()
+        for folder, kind in self._kinds.items():
+            self._open_kind(kind, rows.get(folder, []), replay)
+        for key, change in replay.changes.items():
+            self._replay(key, change)
+        for seq, story in replay.stories:
+            self._observed.follow(seq, [story])
+        self._report.replayed = len(replay.changes) + len(replay.stories)
+        self._observed.catch_up()
+
+    def _open_kind(self, kind: Kind[Any, Any], rows: list[IndexRow], replay: Replay) -> None:
+        remove_temps(self._layout.observed(kind.folder))
+        there = files.scan(self._layout.observed(kind.folder))
+        for row in rows:
+            found = there.pop(f"{row.name}.yaml", None)
+            self._observed.note(kind.folder, row.name, row.stat)
+            if (kind.folder, row.name) in replay.changes:
+                continue
+            if found != row.stat:
+                self._put_back(kind, row.name)
+            self._take_row(kind, row)
+        for file, stat in there.items():
+            if (kind.folder, file.removesuffix(".yaml")) not in replay.changes:
+                self._take_unknown(kind, file, stat)
+
+    def _index_rows(self) -> dict[str, list[IndexRow]]:
+        """Every row by kind, read before any is used: a broken index vouches for nothing."""
+        try:
+            return {folder: list(self._index.rows(folder)) for folder in self._kinds}
+        except sqlite3.Error as error:
+            if not is_broken(error):
+                raise DatastoreError(f"the index cannot be read: {error}") from error
+            self._index.rebuild(str(error))
+            return {}
+
+    def _take_row(self, kind: Kind[Any, Any], row: IndexRow) -> None:
+        if row.finished:
+            self._take_finished(kind, row.name, row.document)
+        else:
+            self._take_live(kind, row.name, json.loads(row.document))
+
+    def _take_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
+        self._engine.finished.append((kind, name, document))
+        self._report.finished[kind.folder] = self._report.finished.get(kind.folder, 0) + 1
+
+    def _take_live(self, kind: Kind[Any, Any], name: str, document: dict[str, Any]) -> None:
+        try:
+            record = parse(kind, document, self._shown(kind, f"{name}.yaml"))
+        except InvalidFile as error:
+            self._report.invalid.append(error)
+        else:
+            self._take_record(record, vouched=True)
+
+    def _take_record(self, record: Record[Any, Any], *, vouched: bool) -> None:
+        folder = record.kind.folder
+        self._engine.records.append((record, vouched))
+        self._report.live[folder] = self._report.live.get(folder, 0) + 1
+        if not vouched:
+            self._report.unvouched.append((folder, record.name))
+
+    def _put_back(self, kind: Kind[Any, Any], name: str) -> None:
+        shown = self._shown(kind, f"{name}.yaml")
+        try:
+            verdict = self._observed.put_back(kind.folder, name)
+        except (OSError, sqlite3.Error) as error:
+            # The next rescan tries again; the record itself is whole.
+            log.warning("%s cannot be put back for now: %s", shown, error)
+            return
+        if verdict is Verdict.PUT_BACK:
+            self._report.put_back.append(shown)
+        elif verdict is Verdict.RESTORED:
+            self._report.restored.append(shown)
+
+    def _take_unknown(self, kind: Kind[Any, Any], file: str, stat: Stat) -> None:
+        shown = self._shown(kind, file)
+        try:
+            record = read_record(kind, self._layout.observed(kind.folder) / file, shown)
+        except InvalidFile as error:
+            self._report.invalid.append(error)
+        except OSError as error:
+            self._report.invalid.append(InvalidFile(shown, f"cannot be read: {error.strerror}"))
+        else:
+            if record.live:
+                # Not into the index: after a crash before the sweep it must still be unvouched.
+                self._take_record(record, vouched=False)
+            else:
+                document = to_json(record.document())
+                self._take_finished(kind, record.name, document)
+                self._adopt(kind, shown, IndexRow(record.name, stat, True, document))
+
+    def _adopt(self, kind: Kind[Any, Any], shown: str, row: IndexRow) -> None:
+        self._report.adopted.append(shown)
+        try:
+            self._observed.adopt(kind.folder, row)
+        except sqlite3.Error as error:
+            log.warning("%s cannot be noted in the index for now: %s", shown, error)
+
+    def _replay(self, key: tuple[str, str], change: Change) -> None:
+        kind, name = self._kinds.get(key[0]), key[1]
+        if kind is None:
+            problem = f"the journal holds '{name}' of the unknown kind '{key[0]}'"
+            self._report.invalid.append(InvalidFile(str(self._layout.journal), problem))
+            return
+        if change.removed:
+            self._observed.follow(change.first_seq, [Remove(kind, name)])
+            return
+        base = self._base(kind, name) if change.needs_base else None
+        document = change.over(base)
+        if document is None:
+            problem = "only its last status is known: neither index nor file has its spec"
+            self._report.invalid.append(InvalidFile(self._shown(kind, f"{name}.yaml"), problem))
+            return
+        stored = Stored(kind, name, document)
+        self._observed.follow(change.first_seq, [stored])
+        if stored.finished:
+            self._take_finished(kind, name, to_json(document))
+        else:
+            self._take_live(kind, name, document)
+
+    def _base(self, kind: Kind[Any, Any], name: str) -> Mapping[str, Any] | None:
+        """What a status of the journal lies over: the index, or without it the file."""
+        document = self._index.document(kind.folder, name)
+        if document is not None:
+            return dict(json.loads(document))
+        path = self._layout.record_file(kind.folder, name)
+        try:
+            return read_record(kind, path, str(path)).document()
+        except (InvalidFile, OSError):
+            return None
+
+    def _shown(self, kind: Kind[Any, Any], file: str) -> str:
+        return self._layout.shown(self._layout.observed(kind.folder) / file)

@@ -1,0 +1,313 @@
+"""The numbered event log of each run: `.swamp/events/<run>.jsonl`, line n is the event of seq n.
+
+Promises: an event is published (numbered, readable, in the file) only when everything committed
+before it was emitted is durable; it has a key, and a key is published once, also over a restart,
+because the file of a live run is read back first. Readers keep a position of their own and are
+never waited for. Lines are written by one thread, in batches, without a sync: an event follows from
+the records and is told again if it was lost; a piece of output is acknowledged once written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datastore.clock import Clock, stamp
+
+TAIL_EVENTS = 2_000
+"""Events of a live run kept in memory; older ones are read from the file."""
+
+READ_EVENTS = 1_000
+"""Events handed to a reader at once."""
+
+LAST_KIND = "run_completed"
+
+Written = Callable[[], None]
+
+
+@dataclass
+class _RunLog:
+    """What is known of one run's log."""
+
+    seq: int = 0
+    keys: set[str] = field(default_factory=set)
+    output: dict[str, int] = field(default_factory=dict)
+    """Pieces of output by dispatch: the highest number taken."""
+    tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_EVENTS))
+    on_disk: int = 0
+    ended: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    readers: int = 0
+
+
+class EventLog:
+    """Event logs of all runs. Use it from the event loop's thread; `close` when done."""
+
+    def __init__(
+        self, folder: Path, clock: Clock, after_barrier: Callable[[Callable[[], Any]], None]
+    ) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._after_barrier = after_barrier
+        self._logs: dict[str, _RunLog] = {}
+        self._loop = asyncio.get_running_loop()
+        self._lines: queue.SimpleQueue[tuple[str, bytes, Written | None] | None] = (
+            queue.SimpleQueue()
+        )
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
+        self._writer = threading.Thread(target=self._write, name="events-write", daemon=True)
+        self._writer.start()
+
+    # -- emitting --------------------------------------------------------------------------------
+
+    def emit(self, run: str, key: str, kind: str, **fields: Any) -> None:
+        """Publish an event after the barrier; nothing if the key was emitted before."""
+        log = self._log(run)
+        if key in log.keys:
+            return
+        log.keys.add(key)
+        event = {"at": stamp(self._clock.now()), "kind": kind, "run": run, **fields, "key": key}
+        self._after_barrier(lambda: self._publish(run, log, event, None))
+
+    def output(
+        self, run: str, dispatch: str, number: int, event: dict[str, Any], written: Written
+    ) -> None:
+        """Publish a piece of a dispatch's output, once; `written` is called either way."""
+        log = self._log(run)
+        if number <= log.output.get(dispatch, 0):
+            self._after_barrier(written)
+            return
+        log.output[dispatch] = number
+        line = {
+            "at": stamp(self._clock.now()),
+            "kind": "output",
+            "run": run,
+            **event,
+            "key": f"{dispatch}#{number}",
+        }
+        self._after_barrier(lambda: self._publish(run, log, line, written))
+
+    def output_count(self, run: str, dispatch: str) -> int:
+        """How many pieces of a dispatch's output the log has."""
+        return self._log(run).output.get(dispatch, 0)
+
+    def _publish(
+        self, run: str, log: _RunLog, event: dict[str, Any], written: Written | None
+    ) -> None:
+        log.seq += 1
+        if event["kind"] == LAST_KIND:
+            log.ended = True
+        line = json.dumps({"seq": log.seq, **event}, ensure_ascii=False, separators=(",", ":"))
+        data = line.encode("utf-8", "replace") + b"\n"
+        log.tail.append(data)
+        self._lines.put((run, data, written))
+        news, log.news = log.news, asyncio.Event()
+        news.set()
+
+    def _log(self, run: str) -> _RunLog:
+        log = self._logs.get(run)
+        if log is None:
+            log = self._logs[run] = _RunLog()
+        return log
+
+    # -- the file --------------------------------------------------------------------------------
+
+    def _path(self, run: str) -> Path:
+        return self._folder / f"{run}.jsonl"
+
+    def _write(self) -> None:
+        """Append what is waiting, a batch per run, until `close`."""
+        while True:
+            first = self._lines.get()
+            batch = [first]
+            while not self._lines.empty() and len(batch) < 1_000:
+                batch.append(self._lines.get())
+            entries = [entry for entry in batch if entry is not None]
+            self._append(entries)
+            if entries:
+                self._loop.call_soon_threadsafe(self._note_written, entries)
+            if None in batch:
+                return
+
+    def _append(self, entries: list[tuple[str, bytes, Written | None]]) -> None:
+        by_run: dict[str, list[bytes]] = {}
+        for run, line, _ in entries:
+            by_run.setdefault(run, []).append(line)
+        for run, lines in by_run.items():
+            data = b"".join(lines)
+            delay_s = 0.05
+            while not self._append_to(self._path(run), data):
+                threading.Event().wait(delay_s)
+                delay_s = min(delay_s * 2, 1.0)
+
+    @staticmethod
+    def _append_to(path: Path, data: bytes) -> bool:
+        """All of it or none of it; False if the disk refuses just now."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                try:
+                    done = 0
+                    while done < len(data):
+                        done += file.write(data[done:])
+                except OSError:
+                    os.ftruncate(file.fileno(), size)
+                    raise
+        except OSError:
+            return False
+        return True
+
+    def _note_written(self, entries: list[tuple[str, bytes, Written | None]]) -> None:
+        for run, _, written in entries:
+            log = self._logs.get(run)
+            if log is not None:
+                log.on_disk += 1
+                self._forget_if_over(run, log)
+            if written is not None:
+                written()
+
+    def _forget_if_over(self, run: str, log: _RunLog) -> None:
+        if log.ended and not log.readers and log.on_disk == log.seq:
+            self._logs.pop(run, None)
+
+    # -- after a restart -------------------------------------------------------------------------
+
+    def recover(self, runs: Iterable[str]) -> None:
+        """Read the logs of live runs back, before anything is emitted. Blocking."""
+        for run in runs:
+            self._logs[run] = self._read_back(run)
+
+    def _read_back(self, run: str) -> _RunLog:
+        log = _RunLog()
+        path = self._path(run)
+        if not path.exists():
+            return log
+        good = 0
+        with path.open("rb") as file:
+            for line in file:
+                event = _parse(line)
+                if event is None or event.get("seq") != log.seq + 1:
+                    break
+                good += len(line)
+                log.seq += 1
+                log.tail.append(line)
+                key = str(event.get("key", ""))
+                dispatch, mark, number = key.rpartition("#")
+                if mark and event.get("kind") == "output":
+                    log.output[dispatch] = max(log.output.get(dispatch, 0), int(number))
+                else:
+                    log.keys.add(key)
+                log.ended = log.ended or event.get("kind") == LAST_KIND
+        if good < path.stat().st_size:
+            # A torn last line: it was never acknowledged, and is told again.
+            os.truncate(path, good)
+        log.on_disk = log.seq
+        return log
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def read(self, run: str, after: int, *, follow: bool) -> AsyncIterator[list[bytes]]:
+        """Lines after that number, in lots; with `follow` until the run's last event.
+
+        An empty lot now and then says that the reader is still being served.
+        """
+        log = self._logs.get(run)
+        if log is None:
+            async for lot in self._read_file(run, after):
+                yield lot
+            return
+        log.readers += 1
+        try:
+            position = after
+            while True:
+                news = log.news
+                lot = await self._lot(run, log, position)
+                if lot:
+                    position += len(lot)
+                    yield lot
+                elif log.ended or not follow:
+                    return
+                elif not await _within(news, 10.0):
+                    yield []
+        finally:
+            log.readers -= 1
+            self._forget_if_over(run, log)
+
+    async def _lot(self, run: str, log: _RunLog, position: int) -> list[bytes]:
+        first_in_memory = log.seq - len(log.tail)
+        if position >= first_in_memory:
+            start = position - first_in_memory
+            return [log.tail[i] for i in range(start, min(len(log.tail), start + READ_EVENTS))]
+        lines: list[bytes] = []
+        async for lot in self._read_file(run, position):
+            lines = lot
+            break
+        return lines
+
+    async def _read_file(self, run: str, after: int) -> AsyncIterator[list[bytes]]:
+        path = self._path(run)
+        offset, skip = 0, after
+        while True:
+            lot, offset = await self._loop.run_in_executor(
+                self._pool, _read_lines, path, offset, skip
+            )
+            skip = 0
+            if not lot:
+                return
+            yield lot
+
+    def close(self) -> None:
+        """Write what is waiting and end. Blocking."""
+        self._lines.put(None)
+        self._writer.join(timeout=5)
+        self._pool.shutdown(wait=False)
+
+
+def _read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
+    """Up to READ_EVENTS whole lines from a byte offset, the first `skip` passed over."""
+    lines: list[bytes] = []
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                if skip:
+                    skip -= 1
+                    continue
+                lines.append(line)
+                if len(lines) == READ_EVENTS:
+                    break
+    except FileNotFoundError:
+        return [], offset
+    return lines, offset
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+async def _within(news: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True

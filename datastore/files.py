@@ -1,0 +1,251 @@
+"""The only writer of files below a repository: every file is whole at every instant.
+
+A file is written beside its target under a name that starts with a dot, and swapped in. On Linux
+the swap is an exchange: it is faster than a rename over the old file, and it hands back what was
+displaced, so that a person's save at the same instant can be put back instead of being lost.
+Nothing here waits for the disk except `swap_if_unchanged`, which writes files of people, and
+`sync_file_system`: records can be written again from the journal.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import os
+import stat as stat_bits
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NO_EXCHANGE = frozenset((errno.ENOENT, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM))
+_numbers = itertools.count()
+
+
+def _libc_function(name: str) -> Callable[..., int] | None:
+    """A function of the C library that Python does not offer; None where there is no such."""
+    found: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    return found
+
+
+_renameat2 = _libc_function("renameat2")
+_syncfs = _libc_function("syncfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What tells one version of a file from the next without reading it."""
+
+    mtime_ns: int
+    size: int
+    inode: int
+
+
+def stat_of(path: str | Path) -> Stat | None:
+    """The stat of a regular file; None without one, also where a link or a folder has the name."""
+    found = _regular(path)
+    return None if found is None else _stat(found)
+
+
+def write(path: str | Path, data: bytes) -> Stat:
+    """Put `data` at `path`, whatever is there, keeping its mode bits.
+
+    The answer is the stat the file has at `path`, taken before anybody could see it there: a
+    watcher that finds this stat knows its own write. OSError leaves the old file and no other.
+    """
+    current = _regular(path)
+    temp, stat = _write_beside(path, data, current)
+    try:
+        # An exchange with a folder would succeed, a rename onto one fails as it should.
+        if current is None or not _exchanged(temp, path):
+            os.replace(temp, path)
+    finally:
+        # After an exchange this is the displaced file, after an error ours, else nothing.
+        remove(temp)
+    return stat
+
+
+def write_once(path: str | Path, data: bytes) -> bool:
+    """Put `data` at `path` if nothing is there; whether it was put."""
+    temp, _ = _write_beside(path, data, None)
+    try:
+        os.link(temp, path)
+    except FileExistsError:
+        return False
+    finally:
+        remove(temp)
+    return True
+
+
+def swap_if_unchanged(path: str | Path, data: bytes, expected: bytes) -> bool:
+    """Replace a person's file, durably, if it still holds `expected`; whether it did.
+
+    When something else came out of the exchange, it is put back. For those few microseconds `path`
+    shows `data`; a save that falls into them comes out of the second exchange and is put back in
+    turn, so the newest save always ends at `path`. Two gaps remain. A program that opened the file
+    before the swap without emptying it, and writes through that handle after it, writes to a file
+    that has lost its name. A process killed between exchange and undo leaves the displaced save
+    beside `path` in a dot file that ends in `.swap`; nothing may sweep those unseen.
+    Without an exchange (other systems) the file is compared and then replaced.
+    """
+    current = _regular(path)
+    if current is None:
+        return False
+    temp, _ = _write_beside(path, data, current, suffix=".swap", durable=True)
+    try:
+        exchanged = _exchanged(temp, path)
+        swapped = exchanged or _replaced(temp, path, expected)
+    except BaseException:
+        remove(temp)
+        raise
+    if exchanged:
+        came_out = Path(temp).read_bytes()
+        swapped = came_out == expected
+        if not swapped:
+            _put_back(temp, path, data, came_out)
+    remove(temp)
+    if swapped:
+        _sync_folder(path)
+    return swapped
+
+
+def remove(path: str | Path) -> None:
+    """Remove a file; nothing happens when it is not there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def sync_file_system(path: str | Path) -> None:
+    """Return when everything written so far to the file system of `path` is on disk.
+
+    It waits for the writes of all programs: fit for a background thread only.
+    """
+    if _syncfs is None:
+        os.sync()
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if _syncfs(handle) != 0:
+            raise _os_error(path)
+    finally:
+        os.close(handle)
+
+
+def scan(folder: str | Path) -> dict[str, Stat]:
+    """The YAML files of a folder by file name: regular ones, none that starts with a dot.
+
+    Empty without the folder. A file that goes during the scan is not listed.
+    """
+    found: dict[str, Stat] = {}
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith(".yaml") or entry.name.startswith("."):
+                continue
+            with suppress(FileNotFoundError):
+                if entry.is_file(follow_symlinks=False):
+                    found[entry.name] = _stat(entry.stat(follow_symlinks=False))
+    return found
+
+
+def ensure_folder(path: str | Path, gitignore: str | None) -> None:
+    """Have the folder and, with a text, its `.gitignore`; one that is there is left as it is."""
+    os.makedirs(path, exist_ok=True)
+    if gitignore is not None:
+        write_once(Path(path, ".gitignore"), gitignore.encode())
+
+
+def _stat(found: os.stat_result) -> Stat:
+    return Stat(found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _regular(path: str | Path) -> os.stat_result | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        found = os.lstat(path)
+        return found if stat_bits.S_ISREG(found.st_mode) else None
+    return None
+
+
+def _write_beside(
+    path: str | Path,
+    data: bytes,
+    replaced: os.stat_result | None,
+    suffix: str = ".tmp",
+    durable: bool = False,
+) -> tuple[str, Stat]:
+    """A finished file in the folder of `path`, with the mode bits of the one it replaces."""
+    temp, handle = _create_beside(path, suffix)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if replaced is not None:
+                os.fchmod(handle, stat_bits.S_IMODE(replaced.st_mode))
+            if durable:
+                os.fsync(handle)
+            stat = _stat(os.fstat(handle))
+    except BaseException:
+        remove(temp)
+        raise
+    return temp, stat
+
+
+def _create_beside(path: str | Path, suffix: str) -> tuple[str, int]:
+    folder = os.path.dirname(path)
+    for number in _numbers:
+        temp = os.path.join(folder, f".{os.getpid()}-{number}{suffix}")
+        # Left by an earlier process with the same pid: take the next number.
+        with suppress(FileExistsError):
+            return temp, os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    raise AssertionError("numbers do not end")
+
+
+def _exchanged(temp: str, path: str | Path) -> bool:
+    """Swap two files; False without an exchange: nothing at `path`, or no such call here."""
+    if _renameat2 is None:
+        return False
+    old, new = os.fsencode(temp), os.fsencode(path)
+    if _renameat2(_AT_FDCWD, old, _AT_FDCWD, new, _RENAME_EXCHANGE) == 0:
+        return True
+    if ctypes.get_errno() in _NO_EXCHANGE:
+        return False
+    raise _os_error(path)
+
+
+def _replaced(temp: str, path: str | Path, expected: bytes) -> bool:
+    """Swap by rename after a look; a save between the two is lost, hence only the fallback."""
+    try:
+        unchanged = Path(path).read_bytes() == expected
+    except FileNotFoundError:
+        return False
+    if unchanged:
+        os.replace(temp, path)
+    return unchanged
+
+
+def _put_back(temp: str, path: str | Path, placed: bytes, came_out: bytes) -> None:
+    """Exchange until what comes out is what was placed: then nobody saved in between.
+
+    What then is in `temp` is ours, or a save that a later one has replaced. When somebody removes
+    `path` meanwhile it stays removed. Any other error leaves `temp`, which holds a person's save.
+    """
+    while _exchanged(temp, path):
+        placed, expected_out = came_out, placed
+        came_out = Path(temp).read_bytes()
+        if came_out == expected_out:
+            return
+
+
+def _sync_folder(path: str | Path) -> None:
+    handle = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _os_error(path: str | Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), os.fspath(path))

@@ -1,0 +1,153 @@
+"""The index: for every file of `observed/` its stat and its content as JSON, in SQLite.
+
+It spares a start the parsing of YAML, and it vouches: a file whose stat it knows is one that the
+server wrote. It is disposable: whatever is wrong with it, it is deleted and begun anew, and only
+what nobody vouches for any more is then looked at with care (`datastore/engine.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from datastore.files import Stat
+from datastore.sqlite_file import is_broken, wal_path
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+_BUSY_TIMEOUT_S = 2.0
+_NAMES = "name, mtime_ns, size, inode, finished, document"
+_COLUMNS = """name TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
+    inode INTEGER NOT NULL, finished INTEGER NOT NULL, document BLOB NOT NULL"""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """One file as it was written: its stat, whether its record is finished, its JSON."""
+
+    name: str
+    stat: Stat
+    finished: bool
+    document: bytes
+
+
+class Index:
+    """One table per kind, so that reading one kind costs nothing for the others.
+
+    Methods raise sqlite3.Error when the disk refuses, DatabaseError when the file is broken. Not
+    thread-safe: one thread at a time.
+    """
+
+    def __init__(self, path: Path, kinds: Iterable[str]) -> None:
+        """Open the index at `path`, or begin a new one if there is none or it is of no use."""
+        self._path = path
+        self._kinds = tuple(kinds)
+        try:
+            self._db = self._open()
+        except sqlite3.Error as error:
+            if not is_broken(error):
+                raise
+            self._remove(str(error))
+            self._db = self._open()
+
+    def rows(self, kind: str) -> Iterator[IndexRow]:
+        """Every row of a kind."""
+        for name, mtime_ns, size, inode, finished, document in self._db.execute(
+            f'SELECT {_NAMES} FROM "{kind}"'
+        ):
+            yield IndexRow(name, Stat(mtime_ns, size, _unsigned(inode)), bool(finished), document)
+
+    def document(self, kind: str, name: str) -> bytes | None:
+        """The content of one file as JSON, None for one that is not known."""
+        found = self._db.execute(f'SELECT document FROM "{kind}" WHERE name = ?', (name,))
+        row = found.fetchone()
+        return None if row is None else bytes(row[0])
+
+    def update(
+        self,
+        puts: Iterable[tuple[str, IndexRow]] = (),
+        removals: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Write rows and remove others, by kind, all in one transaction."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            for kind, row in puts:
+                insert = f'INSERT OR REPLACE INTO "{kind}" VALUES (?, ?, ?, ?, ?, ?)'
+                self._db.execute(
+                    insert, (row.name, *_columns(row.stat), row.finished, row.document)
+                )
+            for kind, name in removals:
+                self._db.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def rebuild(self, reason: str) -> None:
+        """Throw the file away and begin an empty one."""
+        self._db.close()
+        self._remove(reason)
+        self._db = self._open()
+
+    def sync(self) -> None:
+        """Return when every row written before is on disk. Any thread may call it."""
+        # What is not in the WAL any more was synced by the checkpoint that moved it. Only this
+        # file may be opened beside SQLite: closing the others would drop its locks.
+        descriptor = os.open(wal_path(self._path), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """Close the file; its last rows move from the WAL into it."""
+        self._db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute("PRAGMA synchronous=NORMAL")
+            found = db.execute("PRAGMA user_version").fetchone()[0]
+            if found not in (0, VERSION):
+                self._drop_tables(db)
+            for kind in self._kinds:
+                db.execute(f'CREATE TABLE IF NOT EXISTS "{kind}" ({_COLUMNS})')
+                db.execute(f'SELECT {_NAMES} FROM "{kind}" LIMIT 0')
+            db.execute(f"PRAGMA user_version={VERSION}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _drop_tables(self, db: sqlite3.Connection) -> None:
+        log.warning("the index %s is of another version and begun anew", self._path)
+        tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            db.execute(f'DROP TABLE "{table}"')
+
+    def _remove(self, reason: str) -> None:
+        log.warning("the index %s is begun anew: %s", self._path, reason)
+        for suffix in ("", "-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+
+def _columns(stat: Stat) -> tuple[int, int, int]:
+    return stat.mtime_ns, stat.size, _signed(stat.inode)
+
+
+def _signed(inode: int) -> int:
+    """An inode number as SQLite can hold it: some file systems use all 64 bits."""
+    return inode - (1 << 64) if inode >= 1 << 63 else inode
+
+
+def _unsigned(inode: int) -> int:
+    return inode + (1 << 64) if inode < 0 else inode

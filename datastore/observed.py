@@ -1,0 +1,344 @@
+"""The YAML files of `observed/` and `history/`: they follow the journal, one thread writing them.
+
+Only what is durable in the journal gets here, so a file never shows what a crash could undo. A
+record that changes faster than files are written is written in its latest state only. Files are not
+synced one by one: `Checkpointer` syncs them all together and only then lets go of journal rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from datastore import files
+from datastore.errors import InvalidFile
+from datastore.files import Stat
+from datastore.index import Index, IndexRow
+from datastore.journal import Op, Put, Remove, Story
+from datastore.layout import IGNORE_ALL, Layout
+from datastore.observed_files import ObservedFiles, Stored
+from datastore.record import Kind
+from datastore.record_file import MAX_BYTES
+from datastore.sqlite_file import is_broken, to_json
+from datastore.sqlite_journal import HISTORY
+from datastore.yaml_loader import load
+
+log = logging.getLogger(__name__)
+
+ROUND_MAX = 1000
+"""Files of one round, and so rows of one transaction of the index."""
+_PACE_S = 0.02
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+
+Key = tuple[str, str]
+
+
+class Verdict(Enum):
+    """What `put_back` found."""
+
+    SAME = "as written"
+    PUT_BACK = "edited, put back"
+    RESTORED = "missing, restored"
+    UNKNOWN = "not written by the server"
+
+
+@dataclass(frozen=True, slots=True)
+class RescanReport:
+    """Paths, relative to the root, of files that were not as the server had written them."""
+
+    put_back: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A record's latest change, and the first one that its file does not show yet."""
+
+    first_seq: int
+    op: Op | Stored
+
+
+class ObservedWriter:
+    """Writes what `follow` is told. `round` and `put_back` exclude each other across threads."""
+
+    def __init__(
+        self, layout: Layout, kinds: Iterable[Kind[Any, Any]], index: Index, followed: int = 0
+    ) -> None:
+        """`followed` is the seq of the last op that files and index show already."""
+        self._layout = layout
+        self._kinds = {kind.folder: kind for kind in kinds}
+        self._index = index
+        self._files = ObservedFiles(layout, self._kinds)
+        self._lock = threading.Lock()
+        self._files_lock = threading.Lock()
+        self._waiting: dict[Key, _Waiting] = {}
+        self._writing: dict[Key, _Waiting] = {}
+        self._failed: dict[Key, _Waiting] = {}
+        self._followed = followed
+        self._wake = threading.Event()
+        self._give_up_at: float | None = None
+        self._retry_at = 0.0
+        self._backoff_s = _BACKOFF_FIRST_S
+        self._trouble: str | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- told and asked by other threads ---------------------------------------------------------
+
+    def follow(self, first_seq: int, ops: Sequence[Op | Stored]) -> None:
+        """Take durable changes in order, the first under that seq. Never blocks for the disk."""
+        with self._lock:
+            for seq, op in enumerate(ops, first_seq):
+                key = _key(op)
+                waiting = self._waiting.get(key)
+                if waiting is None:
+                    self._waiting[key] = _Waiting(seq, op)
+                else:
+                    waiting.op = op
+                self._followed = max(self._followed, seq)
+        self._wake.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why files cannot be written just now; None while all is well."""
+        return self._trouble
+
+    def shown_through(self) -> int:
+        """The seq up to which files and index (though not yet synced) show every change."""
+        with self._lock:
+            groups = (self._waiting, self._writing, self._failed)
+            seqs = [waiting.first_seq for group in groups for waiting in group.values()]
+            return min(seqs, default=self._followed + 1) - 1
+
+    def sync_index(self) -> None:
+        """Return when the index's rows are on disk; never while it is being rebuilt."""
+        with self._files_lock:
+            self._index.sync()
+
+    def is_own(self, path: Path, stat: Stat) -> bool:
+        """Whether that stat of that file is the one under which the server wrote it. Cheap."""
+        return self._files.is_own(path, stat)
+
+    def note(self, kind: str, name: str, stat: Stat) -> None:
+        """Take a file as the server's own; for those that a start found to be in the index."""
+        self._files.stats[kind][name] = stat
+
+    def adopt(self, kind: str, row: IndexRow) -> None:
+        """Take a finished record's file that somebody else wrote as it is."""
+        self._index.update(puts=[(kind, row)])
+        self._files.stats[kind][row.name] = row.stat
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread = threading.Thread(target=self._run, name="observed", daemon=True)
+        self._thread.start()
+
+    def stop(self, give_up_after_s: float = 30.0) -> None:
+        """Write everything that waits and end the thread. Blocks.
+
+        What the disk refuses for longer than `give_up_after_s` stays in the journal.
+        """
+        self._give_up_at = time.monotonic() + give_up_after_s
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    # -- putting back ----------------------------------------------------------------------------
+
+    def rescan(self) -> RescanReport:
+        """Look at every file and put back what is not as it was written. Blocks; any thread.
+
+        Files that the server did not write are reported and never touched.
+        """
+        found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
+        for kind in self._kinds:
+            folder = self._layout.observed(kind)
+            if not (folder / ".gitignore").exists():
+                files.ensure_folder(folder, IGNORE_ALL)
+            own = {f"{name}.yaml": stat for name, stat in dict(self._files.stats[kind]).items()}
+            there = files.scan(folder)
+            suspects = sorted(f for f in own.keys() | there.keys() if own.get(f) != there.get(f))
+            for file in suspects:
+                shown = self._layout.shown(folder / file)
+                try:
+                    found[self.put_back(kind, file.removesuffix(".yaml"))].append(shown)
+                except (OSError, sqlite3.Error) as error:
+                    log.warning("%s cannot be put back for now: %s", shown, error)
+        return RescanReport(
+            tuple(found[Verdict.PUT_BACK]),
+            tuple(found[Verdict.RESTORED]),
+            tuple(found[Verdict.UNKNOWN]),
+        )
+
+    def put_back(self, kind: str, name: str) -> Verdict:
+        """Make one file what it was when last written. Blocks; any thread.
+
+        OSError or sqlite3.Error when the disk refuses.
+        A file that is about to be written again is left to that.
+        """
+        path = self._layout.record_file(kind, name)
+        with self._files_lock:
+            now = files.stat_of(path)
+            own = self._files.stats[kind].get(name)
+            if now == own or self._is_waiting((kind, name)):
+                return Verdict.SAME
+            document = None if own is None else self._index.document(kind, name)
+            if document is None:
+                return Verdict.UNKNOWN
+            value = json.loads(document)
+            stat = self._files.write(path, value)
+            finished = Stored(self._kinds[kind], name, value).finished
+            self._index.update(puts=[(kind, IndexRow(name, stat, finished, document))])
+            self._files.stats[kind][name] = stat
+        return Verdict.RESTORED if now is None else Verdict.PUT_BACK
+
+    def _is_waiting(self, key: Key) -> bool:
+        with self._lock:
+            return key in self._waiting or key in self._failed
+
+    # -- the writer's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._patience_s())
+            self._wake.clear()
+            started_at = time.monotonic()
+            busy = self.round()
+            if self._give_up_at is None:
+                # Under load, a short rest lets changes of the same record become one write.
+                time.sleep(max(0.0, _PACE_S - (time.monotonic() - started_at)) if busy else 0.0)
+            elif not self._failed_or_waiting() or time.monotonic() >= self._give_up_at:
+                return
+
+    def _patience_s(self) -> float | None:
+        with self._lock:
+            if self._waiting:
+                return 0.0
+            return max(0.0, self._retry_at - time.monotonic()) if self._failed else None
+
+    def _failed_or_waiting(self) -> bool:
+        with self._lock:
+            return bool(self._failed or self._waiting)
+
+    def round(self) -> bool:
+        """Write what waits, ROUND_MAX files at most; whether more came meanwhile."""
+        with self._files_lock:
+            batch = self._take()
+            if batch:
+                failed = self._write(batch)
+                with self._lock:
+                    self._writing = {}
+                    self._failed.update(failed)
+        with self._lock:
+            return bool(self._waiting)
+
+    def catch_up(self) -> None:
+        """Rounds until nothing waits but what the disk refuses."""
+        while self.round():
+            pass
+
+    def _take(self) -> dict[Key, _Waiting]:
+        with self._lock:
+            if self._failed and time.monotonic() >= self._retry_at:
+                self._bring_back_failed()
+            keys = list(self._waiting)[:ROUND_MAX]
+            self._writing = {key: self._waiting.pop(key) for key in keys}
+            for key in self._failed.keys() & self._writing.keys():
+                # Written after the newer change, the older one would undo it.
+                _take_over(self._writing[key], self._failed.pop(key))
+            return self._writing
+
+    def _bring_back_failed(self) -> None:
+        for key, failed in self._failed.items():
+            _take_over(self._waiting.setdefault(key, failed), failed)
+        self._failed = {}
+
+    def _write(self, batch: Mapping[Key, _Waiting]) -> dict[Key, _Waiting]:
+        """Write a round; the part of it that the disk refused."""
+        failed: dict[Key, _Waiting] = {}
+        puts: list[tuple[str, IndexRow]] = []
+        removals: list[Key] = []
+        reason: str | None = None
+        for key, waiting in batch.items():
+            try:
+                row = self._files.apply(waiting.op)
+            except OSError as error:
+                failed[key] = waiting
+                reason = f"files of {key[0]} cannot be written: {error.strerror or error}"
+                continue
+            if row is not None:
+                puts.append((key[0], row))
+            elif key[0] != HISTORY:
+                removals.append(key)
+        try:
+            with self._mended_index():
+                self._index.update(puts, removals)
+        except (sqlite3.Error, OSError) as error:
+            failed = dict(batch)
+            reason = f"the index cannot be written: {error}"
+        self._say_trouble(reason)
+        return failed
+
+    @contextmanager
+    def _mended_index(self) -> Iterator[None]:
+        """Build the index anew when it turns out to be broken; the round is then written again."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if is_broken(error):
+                self._index.rebuild(str(error))
+                self._index.update(list(self._rows_from_files()))
+            raise
+
+    def _rows_from_files(self) -> Iterator[tuple[str, IndexRow]]:
+        for folder, kind in self._kinds.items():
+            for name, stat in self._files.stats[folder].items():
+                path = self._layout.record_file(folder, name)
+                if files.stat_of(path) != stat:
+                    continue
+                try:
+                    value = load(path.read_bytes(), str(path), max_bytes=MAX_BYTES).value
+                except InvalidFile as error:
+                    log.error("the index loses a record that its file does not hold: %s", error)
+                    continue
+                row = IndexRow(name, stat, Stored(kind, name, value).finished, to_json(value))
+                yield folder, row
+
+    def _say_trouble(self, reason: str | None) -> None:
+        if reason is not None:
+            self._retry_at = time.monotonic() + self._backoff_s
+            self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
+            if reason != self._trouble:
+                log.error("%s; retrying until they can", reason)
+        elif not self._failed:
+            self._backoff_s = _BACKOFF_FIRST_S
+            if self._trouble is not None:
+                log.warning("files can be written again")
+        if reason is not None or not self._failed:
+            self._trouble = reason
+
+
+def _take_over(newer: _Waiting, older: _Waiting) -> None:
+    """Let the newer change stand for both: the file shows neither yet."""
+    newer.first_seq = min(newer.first_seq, older.first_seq)
+
+
+def _key(op: Op | Stored) -> Key:
+    match op:
+        case Put(record):
+            return record.kind.folder, record.name
+        case Story(_, run, _):
+            return HISTORY, run
+        case Remove(kind, name) | Stored(kind, name):
+            return kind.folder, name

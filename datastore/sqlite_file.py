@@ -1,0 +1,38 @@
+"""What the journal and the index ask of SQLite alike."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_BROKEN = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+
+def is_broken(error: sqlite3.Error) -> bool:
+    """Whether the file itself is of no use: corrupt, no database, or of another schema.
+
+    A file that is locked, or on a full disk, is not.
+    """
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _BROKEN
+
+
+def checkpoint(path: Path) -> None:
+    """Move what the WAL of the database at `path` holds into it, as far as nobody has to wait."""
+    db = sqlite3.connect(path, timeout=0)
+    try:
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    finally:
+        db.close()
+
+
+def wal_path(path: Path) -> Path:
+    """Where SQLite keeps the WAL of the database at `path`."""
+    return path.with_name(path.name + "-wal")
+
+
+def to_json(document: Mapping[str, Any]) -> bytes:
+    """A document as compact JSON, ASCII only, keys in their order."""
+    return json.dumps(document, separators=(",", ":")).encode("ascii")

@@ -1,0 +1,331 @@
+"""The journal on disk: a redo log in SQLite, written by one thread in group commits.
+
+It promises that commits become durable whole and in order (WAL, `synchronous=FULL`: a transaction
+is synced before anybody hears of it), and that whoever waits does so for two disk syncs at most:
+each transaction takes everything that came meanwhile. A row lives until the YAML file and the
+index that follow from it are on disk too (`delete_through`), so after a clean stop there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from datastore.errors import DatastoreError, Degraded
+from datastore.journal import Op, Put, Remove, Story
+from datastore.sqlite_file import checkpoint, is_broken, to_json, wal_path
+
+if TYPE_CHECKING:
+    # Commands that only read (`datastore/reader.py`) start faster without it.
+    import asyncio
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX = 500
+"""Records of one transaction; one commit of more goes alone."""
+HISTORY = "history"
+"""The `kind` of rows that hold the story of a finished run."""
+_DELETE_CHUNK = 500
+_BACKOFF_FIRST_S = 0.05
+_BACKOFF_MAX_S = 1.0
+_BUSY_TIMEOUT_S = 0.2
+_WAL_MAX_BYTES = 4 * 1024 * 1024
+_SCHEMA = """CREATE TABLE IF NOT EXISTS rows (
+    seq INTEGER PRIMARY KEY, commit_no INTEGER NOT NULL,
+    kind TEXT NOT NULL, name TEXT NOT NULL, body BLOB)"""
+
+OnDurable = Callable[[], None]
+OnBatch = Callable[[int, Sequence[Op]], None]
+"""Told of each durable transaction: the seq of its first op, and its ops in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One change as it is stored; `body` is JSON, None for a removal."""
+
+    seq: int
+    commit_no: int
+    kind: str
+    name: str
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    ops: tuple[Op, ...]
+    on_durable: OnDurable | None
+
+
+class SqliteJournal:
+    """See `datastore.journal.Journal`. `append` may be called before `start`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create the journal at `path`; DatastoreError when it cannot be read."""
+        self._path = path
+        self._queue: SimpleQueue[_Commit | None] = SimpleQueue()
+        self._carry: _Commit | None = None
+        self._acknowledged: deque[OnDurable] = deque()
+        self._thread: threading.Thread | None = None
+        self._trouble: str | None = None
+        self._delete_through = 0
+        self._give_up_at: float | None = None
+        self._given_up = False
+        try:
+            self._db = _connect(path)
+            self._db.execute(_SCHEMA)
+            last = self._db.execute("SELECT min(seq), max(seq), max(commit_no) FROM rows")
+            first_seq, last_seq, last_commit_no = last.fetchone()
+        except sqlite3.Error as error:
+            raise DatastoreError(_unreadable(path, error)) from error
+        self._deleted_through = (first_seq or 1) - 1
+        self._next_seq = (last_seq or 0) + 1
+        self._next_commit_no = (last_commit_no or 0) + 1
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the disk refuses writes just now; None while all is well."""
+        return self._trouble
+
+    @property
+    def last_seq(self) -> int:
+        """The seq of the newest durable row ever, deleted or not; 0 before the first."""
+        return self._next_seq - 1
+
+    def rows(self) -> Iterator[Row]:
+        """Every row in order, as an earlier process left them. Only before `start`."""
+        try:
+            for row in self._db.execute("SELECT * FROM rows ORDER BY seq"):
+                yield Row(*row)
+        except sqlite3.Error as error:
+            raise DatastoreError(_unreadable(self._path, error)) from error
+
+    def start(self, loop: asyncio.AbstractEventLoop, on_batch: OnBatch) -> None:
+        """Begin to write. `on_batch` runs in the writer's thread, `on_durable` on `loop`."""
+        self._loop = loop
+        self._on_batch = on_batch
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def append(self, ops: tuple[Op, ...], on_durable: OnDurable | None = None) -> None:
+        """Queue one commit; see `datastore.journal.Journal.append`."""
+        self._queue.put(_Commit(ops, on_durable))
+
+    def delete_through(self, seq: int) -> None:
+        """Let go of the rows up to `seq`, soon and in small pieces. Call it from another thread.
+
+        Most of the checkpoint of the WAL happens here, on a connection of its own, so that what
+        is left for the writer's thread is short.
+        """
+        try:
+            checkpoint(self._path)
+        except sqlite3.Error as error:
+            log.warning("the journal's checkpoint failed and will be tried again: %s", error)
+        self._delete_through = max(self._delete_through, seq)
+        self._queue.put(None)
+
+    def stop(self, give_up_after_s: float = 30.0) -> None:
+        """Write everything that was appended and end the thread. Blocks.
+
+        Degraded when the disk refuses for longer than `give_up_after_s`; what was not written was
+        not acknowledged either.
+        """
+        if self._thread is not None:
+            self._give_up_at = time.monotonic() + give_up_after_s
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._given_up:
+            raise Degraded(f"stopped before the last changes were on disk: {self._trouble}")
+
+    def close(self, delete_through: int = 0) -> None:
+        """Close the file, after `stop`; first let go of the rows up to `delete_through`."""
+        try:
+            self._db.execute("DELETE FROM rows WHERE seq <= ?", (delete_through,))
+        finally:
+            self._db.close()
+
+    # -- the writer's thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # Without a writer nothing may be taken on any more; the traceback goes to stderr.
+            self._trouble = "the journal's writer ended by an error of ours; restart the server"
+            raise
+
+    def _serve(self) -> None:
+        while True:
+            batch = self._take()
+            if batch and not self._write_until_done(batch):
+                return
+            self._delete_some()
+            if not batch and self._give_up_at is not None:
+                return
+
+    def _take(self) -> list[_Commit]:
+        """Everything that waits, within BATCH_MAX; nothing when only woken or told to stop."""
+        commits: list[_Commit] = []
+        size = 0
+        found = self._carry or self._next()
+        self._carry = None
+        while found is not None:
+            if commits and size + len(found.ops) > BATCH_MAX:
+                self._carry = found
+                break
+            commits.append(found)
+            size += len(found.ops)
+            found = self._waiting()
+        return commits
+
+    def _next(self) -> _Commit | None:
+        """The next commit; None at once if woken, or if there is none while something is to do."""
+        if self._give_up_at is not None or self._deleted_through < self._delete_through:
+            return self._waiting()
+        return self._queue.get()
+
+    def _waiting(self) -> _Commit | None:
+        """A commit that waits already, wake-ups skipped."""
+        while True:
+            try:
+                found = self._queue.get_nowait()
+            except Empty:
+                return None
+            if found is not None:
+                return found
+
+    def _write_until_done(self, batch: list[_Commit]) -> bool:
+        """Write one transaction, the same one until it is through; False when told to give up."""
+        backoff_s = _BACKOFF_FIRST_S
+        rows: list[tuple[Any, ...]] = []
+        while True:
+            try:
+                rows = rows or self._encode(batch)
+                self._write(rows)
+                break
+            except (sqlite3.Error, OSError, ValueError, TypeError) as error:
+                self._say_trouble(error)
+            if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
+                self._given_up = True
+                return False
+            time.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, _BACKOFF_MAX_S)
+        if self._trouble is not None:
+            log.warning("the journal takes writes again")
+            self._trouble = None
+        first_seq = self._next_seq
+        self._next_seq += len(rows)
+        self._next_commit_no += len(batch)
+        self._on_batch(first_seq, [op for commit in batch for op in commit.ops])
+        self._acknowledge(batch)
+        return True
+
+    def _encode(self, batch: list[_Commit]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for number, commit in enumerate(batch, self._next_commit_no):
+            for op in commit.ops:
+                rows.append((self._next_seq + len(rows), number, *_row_of(op)))
+        return rows
+
+    def _write(self, rows: list[tuple[Any, ...]]) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.
+            self._db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _say_trouble(self, error: Exception) -> None:
+        reason = f"the journal {self._path} cannot be written: {error}"
+        if reason != self._trouble:
+            log.error("%s; retrying until it can", reason)
+        self._trouble = reason
+
+    def _acknowledge(self, batch: list[_Commit]) -> None:
+        self._acknowledged.extend(c.on_durable for c in batch if c.on_durable is not None)
+        try:
+            self._loop.call_soon_threadsafe(self._call_back)
+        except RuntimeError:
+            # The loop is closed: nobody is left who could be told.
+            self._acknowledged.clear()
+
+    def _call_back(self) -> None:
+        """On the loop: call what waits, in order, the rest also when one of them raises."""
+        try:
+            while self._acknowledged:
+                self._acknowledged.popleft()()
+        finally:
+            if self._acknowledged:
+                self._loop.call_soon(self._call_back)
+
+    def _delete_some(self) -> None:
+        """Delete a chunk of rows that are not needed any more, between two transactions.
+
+        Without a sync: a deletion that a crash undoes is only replayed once more.
+        """
+        through = min(self._delete_through, self._deleted_through + _DELETE_CHUNK)
+        if through <= self._deleted_through:
+            return
+        try:
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("DELETE FROM rows WHERE seq <= ?", (through,))
+            if through == self._delete_through and _size(wal_path(self._path)) > _WAL_MAX_BYTES:
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            log.warning("rows of the journal stay for now: %s", error)
+            self._delete_through = self._deleted_through
+        else:
+            self._deleted_through = through
+        finally:
+            self._db.execute("PRAGMA synchronous=FULL")
+
+
+def _row_of(op: Op) -> tuple[str, str, bytes | None]:
+    match op:
+        case Put(record, status_only):
+            document = record.document()
+            if status_only:
+                # A big spec is not written again each time a status changes.
+                del document["apiVersion"], document["kind"], document["spec"]
+            return record.kind.folder, record.name, to_json(document)
+        case Remove(kind, name):
+            return kind.folder, name, None
+        case Story(workflow, run, text):
+            return HISTORY, run, to_json({"workflow": workflow, "text": text})
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(
+        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    # Checkpoints run beside the commits (`delete_through`), not inside an unlucky one of them.
+    db.execute("PRAGMA wal_autocheckpoint=0")
+    db.execute(f"PRAGMA journal_size_limit={_WAL_MAX_BYTES}")
+    return db
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> str:
+    found = f"the journal {path} cannot be read: {error}"
+    if not is_broken(error):
+        return found
+    return (
+        f"{found}. It may hold changes that are nowhere else: restore it, or move it away "
+        "and start again with what the files of observed/ show"
+    )

@@ -1,0 +1,146 @@
+"""How commands are declared: each one takes the global options and shows examples.
+
+The global options work before and after the command's name. A command is a function whose first
+parameter is the `Console`; the options come after it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from swamp.cli.console import Console
+
+EXIT_CODES = (
+    "Exit codes: 0 all is well, 1 it failed (the reason is on stderr), "
+    "2 wrong usage, 130 interrupted."
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Leave out remarks and progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what happens.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="Print no colors; so does NO_COLOR.")]
+RepoDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--repo-dir",
+        envvar="SWAMP_REPO_DIR",
+        help="Work in the repository at this folder, not at the current one.",
+    ),
+]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server",
+        metavar="URL",
+        envvar="SWAMP_SERVE_URL",
+        help="Ask the server at this URL, not this repository.",
+    ),
+]
+
+_GLOBALS: dict[str, Any] = {
+    "json": Json,
+    "quiet": Quiet,
+    "verbose": Verbose,
+    "no_color": NoColor,
+    "repo_dir": RepoDir,
+}
+_META_KEY = "swamp.console"
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """What `--help` shows of a command beside its options."""
+
+    text: str
+    examples: tuple[str, ...]
+
+    def epilog(self) -> str:
+        """Examples and exit codes; the `\\b` keeps the lines as they are."""
+        lines = "\n".join(f"  {example}" for example in self.examples)
+        return f"\b\nExamples:\n{lines}\n\n{EXIT_CODES}"
+
+
+def group(help_: str) -> typer.Typer:
+    """A group of commands; without a command it shows its help."""
+    app = typer.Typer(
+        help=help_,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        invoke_without_command=True,
+    )
+    app.callback(help=help_, epilog=EXIT_CODES)(_globals_first)
+    return app
+
+
+def command(app: typer.Typer, name: str, help_: Help) -> Callable[[Callable[..., None]], None]:
+    """Declare `function(console, …)` as the command `name` of `app`."""
+
+    def declare(function: Callable[..., None]) -> None:
+        @functools.wraps(function)
+        def run(ctx: typer.Context, **values: Any) -> None:
+            given = {name: values.pop(name) for name in _GLOBALS}
+            function(_console(ctx, given), **values)
+
+        _sign(run, function)
+        app.command(name, help=help_.text, epilog=help_.epilog())(run)
+
+    return declare
+
+
+def _globals_first(
+    ctx: typer.Context,
+    json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+    repo_dir: RepoDir = None,
+) -> None:
+    given = {
+        "json": json,
+        "quiet": quiet,
+        "verbose": verbose,
+        "no_color": no_color,
+        "repo_dir": repo_dir,
+    }
+    _console(ctx, given)
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit(2)
+
+
+def _console(ctx: typer.Context, given: dict[str, Any]) -> Console:
+    """What was said before the command's name and after it, together."""
+    console: Console = ctx.meta.setdefault(_META_KEY, Console())
+    console.json |= given["json"]
+    console.quiet |= given["quiet"]
+    console.verbose |= given["verbose"]
+    console.color &= not given["no_color"]
+    console.repo_dir = given["repo_dir"] or console.repo_dir
+    return console
+
+
+def _sign(run: Callable[..., None], function: Callable[..., None]) -> None:
+    """Give `run` the function's options and the global ones, for typer to read."""
+    hints = get_type_hints(function, include_extras=True)
+    own = list(inspect.signature(function).parameters.values())[1:]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("ctx", keyword, annotation=typer.Context),
+        *(one.replace(kind=keyword, annotation=hints[one.name]) for one in own),
+        *(
+            inspect.Parameter(
+                name, keyword, annotation=kind, default=None if name == "repo_dir" else False
+            )
+            for name, kind in _GLOBALS.items()
+        ),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -1,0 +1,95 @@
+"""Where a command's answers and remarks go, and in which repository it works.
+
+Answers go to stdout: lines for people, or one JSON document with `--json`. Remarks go to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datastore.errors import NoRepository
+
+if TYPE_CHECKING:
+    from datastore.layout import Layout
+    from swamp.client import Client
+
+
+@dataclass(slots=True)
+class Console:
+    """What the options that every command has add up to."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    color: bool = True
+    repo_dir: Path | None = None
+
+    def show(self, document: Any, lines: Iterable[str]) -> None:
+        """The answer: the document with `--json`, else the lines."""
+        if self.json:
+            print(json.dumps(document, indent=2, ensure_ascii=False))
+        else:
+            self.print(lines)
+
+    def print(self, lines: Iterable[str]) -> None:
+        """Lines on stdout, seen at once."""
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+
+    @property
+    def paints(self) -> bool:
+        """Whether lines on stdout may have colors."""
+        return self.color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
+
+    def event(self, document: dict[str, Any], line: str | None) -> None:
+        """One event of a long-running command: a compact JSON line, or the line for people."""
+        if self.json:
+            print(json.dumps(document, separators=(",", ":"), ensure_ascii=False), flush=True)
+        elif line is not None and not self.quiet:
+            print(line, flush=True)
+
+    def note(self, line: str) -> None:
+        """A remark for people; none with `--quiet` or `--json`."""
+        if not (self.quiet or self.json):
+            print(line, file=sys.stderr, flush=True)
+
+    def detail(self, line: str) -> None:
+        """A remark that only `--verbose` shows."""
+        if self.verbose:
+            self.note(line)
+
+    def layout(self) -> Layout:
+        """The repository that the command works in; NoRepository without one."""
+        from datastore.layout import Layout, find_root
+
+        if self.repo_dir is not None and not self.repo_dir.is_dir():
+            raise NoRepository(f"--repo-dir: {self.repo_dir} is no folder")
+        layout = Layout(find_root(self.repo_dir or Path.cwd()))
+        self.detail(f"repository: {layout.root}")
+        return layout
+
+    def server(self, url: str | None) -> Client | None:
+        """The server at `url`, else the one that runs for this repository, else None."""
+        from swamp.client import Client, local_client
+
+        if url is not None:
+            return Client(url)
+        return local_client(self.layout())
+
+    def needed_server(self, url: str | None) -> Client:
+        """As `server`; Unreachable where nobody listens."""
+        from swamp.client import Unreachable
+
+        client = self.server(url)
+        if client is None:
+            raise Unreachable(
+                "no server is running here: start `swamp serve`, or name one with --server URL"
+            )
+        return client

@@ -1,0 +1,136 @@
+"""Following a run from a terminal: lines as things happen, and what Ctrl-C means.
+
+The run belongs to the server. The first Ctrl-C asks (or does what `--on-interrupt` says); the
+second one leaves at once, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from datastore.errors import SwampError
+from swamp.cli.colors import paint
+from swamp.cli.console import Console
+
+if TYPE_CHECKING:
+    from swamp.cli.run_lines import RunLines
+    from swamp.client import Client
+
+TICK_S = 1.0
+INTERRUPTED = 130
+
+
+class OnInterrupt(StrEnum):
+    """What the first Ctrl-C does."""
+
+    ASK = "ask"
+    CANCEL = "cancel"
+    DETACH = "detach"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Which run to follow, from which event on, and what an interrupt does."""
+
+    client: Client
+    run: str
+    after: int = 0
+    on_interrupt: OnInterrupt = OnInterrupt.ASK
+    server: str | None = None
+
+    @property
+    def again(self) -> str:
+        """The command that goes on watching."""
+        suffix = f" --server {self.server}" if self.server else ""
+        return f"swamp run watch {self.run}{suffix}"
+
+
+def follow(console: Console, watch: Watch, lines: RunLines) -> None:
+    """Show the run to its end. Ends the command with 1 unless it succeeded, 130 if left."""
+    arrived = _arriving(watch, console.note)
+    interrupted = False
+    while True:
+        try:
+            status = _show(console, arrived, lines)
+            break
+        except KeyboardInterrupt:
+            if interrupted or not _wants_cancel(watch.on_interrupt):
+                _say(f"The run goes on. Watch it: {watch.again}")
+                raise typer.Exit(INTERRUPTED) from None
+            interrupted = True
+            _cancel(watch)
+    if console.json:
+        console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
+    if status != "succeeded":
+        raise typer.Exit(1)
+
+
+def _arriving(watch: Watch, notice: Callable[[str], None]) -> queue.SimpleQueue[Any]:
+    """The run's events, and at the end the error if one ended them.
+
+    A thread of its own waits for the server, so that this one can show signs of life.
+    """
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def receive() -> None:
+        try:
+            for event in watch.client.events(watch.run, watch.after, notice):
+                arrived.put(event)
+        except SwampError as error:
+            arrived.put(error)
+
+    threading.Thread(target=receive, name="events", daemon=True).start()
+    return arrived
+
+
+def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines) -> str:
+    """Print until the run ends; its final status."""
+    for event in _events(console, arrived, lines):
+        shown = lines.feed(event)
+        is_last = event["kind"] == "run_completed"
+        if not console.json and (is_last or not console.quiet):
+            console.print(map(paint, shown) if console.paints else shown)
+        if is_last:
+            return str(event["status"])
+    raise AssertionError("the events of a run end with run_completed or an error")
+
+
+def _events(
+    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines
+) -> Iterator[dict[str, Any]]:
+    while True:
+        try:
+            item = arrived.get(timeout=TICK_S)
+        except queue.Empty:
+            if not (console.json or console.quiet):
+                console.print(lines.tick())
+            continue
+        if isinstance(item, SwampError):
+            raise item
+        yield item
+
+
+def _wants_cancel(choice: OnInterrupt) -> bool:
+    if choice is not OnInterrupt.ASK:
+        return choice is OnInterrupt.CANCEL
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print("\nCancel the run? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _cancel(watch: Watch) -> None:
+    watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": "interrupted by Ctrl-C"})
+    _say("Cancelling the run. Ctrl-C again leaves at once.")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

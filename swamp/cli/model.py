@@ -1,0 +1,146 @@
+"""`swamp model list | show | validate`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datastore.errors import InvalidFile, SwampError
+from swamp.cli.command import Help, command, group
+from swamp.cli.console import Console
+from swamp.cli.definition_files import broken, chosen, finding_lines, look_at_all
+from swamp.cli.table import table
+
+if TYPE_CHECKING:
+    from datastore.definitions import ModelDefinition
+    from swamp.cli.definition_files import Looked
+
+app = group("Models are what steps call: a type, its arguments and its methods.")
+
+_COLUMNS = ("NAME", "TYPE", "METHODS")
+
+
+@command(app, "list", Help("Show the models.", ("swamp model list", "swamp model list --json")))
+def list_models(console: Console) -> None:
+    from datastore.definitions import Catalog
+
+    catalog = Catalog(console.layout().root)
+    catalog.scan()
+    results = [
+        {
+            "id": model.id,
+            "name": model.name,
+            "type": model.type,
+            "methods": list(model.methods),
+        }
+        for model in catalog.models()
+    ]
+    problems = [one for one in catalog.problems() if one.path.startswith("models")]
+    document = {"results": results, "problems": [str(problem) for problem in problems]}
+    console.show(document, _list_lines(results))
+    for problem in problems:
+        console.note(f"not in force: {problem}")
+
+
+@command(app, "show", Help("Show a model as it is written.", ("swamp model show build",)))
+def show(
+    console: Console, name: Annotated[str, typer.Argument(help="The model's name or id.")]
+) -> None:
+    layout = console.layout()
+    file = chosen(look_at_all(layout, layout.models), "model", name)[0]
+    if file.document is None:
+        assert file.problem is not None
+        raise file.problem
+    text = (layout.root / file.path).read_text(encoding="utf-8")
+    lines = [f"# {file.path}", *text.splitlines()]
+    console.show({**file.document.value, "path": file.path}, lines)
+
+
+@command(
+    app,
+    "validate",
+    Help(
+        "Check one model, or all of them: keys, type, methods and their arguments.",
+        ("swamp model validate", "swamp model validate build --json"),
+    ),
+)
+def validate(
+    console: Console,
+    name: Annotated[
+        str | None, typer.Argument(help="The model's name or id; all if not given.")
+    ] = None,
+) -> None:
+    layout = console.layout()
+    files = chosen(look_at_all(layout, layout.models), "model", name)
+    results = [_checked(file) for file in files]
+    passed = [result for result in results if result["passed"]]
+    document = {
+        "models": results,
+        "totalPassed": len(passed),
+        "totalFailed": len(results) - len(passed),
+        "passed": len(passed) == len(results),
+    }
+    lines = [line for result in results for line in finding_lines(result["validations"])]
+    console.show(document, [*lines, f"{len(passed)} of {len(results)} models are valid"])
+    if not document["passed"]:
+        raise typer.Exit(1)
+
+
+def _checked(file: Looked) -> dict[str, Any]:
+    from datastore.definitions import parse_model
+
+    validations = [{"name": "Schema validation", "passed": True, "path": file.path}]
+    name = file.path
+    try:
+        if file.problem is not None:
+            raise file.problem
+        assert file.document is not None
+        name = str(file.document.value.get("name", file.path))
+        validations += _method_checks(parse_model(file.document, file.path), file)
+    except InvalidFile as problem:
+        validations = [broken(problem)]
+    return {
+        "modelName": name,
+        "path": file.path,
+        "validations": validations,
+        "passed": all(one["passed"] for one in validations),
+    }
+
+
+def _method_checks(model: ModelDefinition, file: Looked) -> list[dict[str, Any]]:
+    """Whether each method exists and takes what the model gives it."""
+    from datastore.kinds import Call
+    from swamp.execute.calls import ShellCall, methods_of
+
+    checks = []
+    for method, written in model.methods.items():
+        keys: tuple[str, ...] = ("methods", method)
+        check: dict[str, Any] = {"name": f"Method '{method}'", "passed": True, "path": file.path}
+        try:
+            methods_of(model.type)
+            # The step may bring the rest, and expressions are values only at run time.
+            arguments = {"run": "-"} | _literal(written.arguments)
+            ShellCall.parse(
+                Call(model_type=model.type, model=model.name, method=method, arguments=arguments)
+            )
+        except SwampError as error:
+            assert file.document is not None
+            where = file.document.position(*keys)
+            check |= {"passed": False, "error": str(error)}
+            check |= {"line": where.line, "column": where.column}
+        checks.append(check)
+    return checks
+
+
+def _literal(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in arguments.items() if "${{" not in json.dumps(value)}
+
+
+def _list_lines(results: list[dict[str, Any]]) -> list[str]:
+    if not results:
+        return ["No models: write one to models/<type>/<name>.yaml"]
+    return table(
+        _COLUMNS, ((one["name"], one["type"], ", ".join(one["methods"])) for one in results)
+    )

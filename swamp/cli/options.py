@@ -1,0 +1,20 @@
+"""Values of options that several commands take, checked; usage errors name the option."""
+
+from __future__ import annotations
+
+import typer
+
+from swamp.cli.durations import parse_duration
+
+
+def seconds(option: str, text: str, *, zero: bool = False) -> float:
+    """The duration that was given, in seconds; `zero` allows 0."""
+    try:
+        return parse_duration(text, zero=zero)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option} {error}") from None
+
+
+def optional_seconds(option: str, text: str | None) -> float | None:
+    """As `seconds`; None if the option was not given."""
+    return None if text is None else seconds(option, text)

@@ -1,0 +1,213 @@
+"""A run's events as lines for people. Pure: events and the time in, lines out.
+
+The shape is fixed: a label (job, or `system`) right-aligned before a bar, times in UTC.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from swamp.cli.durations import show_duration
+
+SYSTEM = "system"
+QUIET_S = 10.0
+"""A job that says nothing for so long is reported as still running."""
+
+NEVER_RAN = "not_started"
+"""The reason of a failed step that no runner was started for, say after a queue timeout."""
+
+_LINE_MAX = 8192
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _JobState:
+    """A job that has started: since when, which steps go on, when it last said something."""
+
+    started_at: datetime
+    said_at: datetime
+    unfinished: set[str] = field(default_factory=set)
+    reason: str | None = None
+
+
+class RunLines:
+    """Turns the events of one run into lines, in order, each at once."""
+
+    def __init__(
+        self,
+        workflow: str = "",
+        jobs: tuple[str, ...] = (),
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        verbose: bool = False,
+    ) -> None:
+        """`workflow` and `jobs` matter where the first event of the run will not be seen."""
+        self._workflow = workflow
+        self._now = now
+        self._verbose = verbose
+        self._width = max(len(label) for label in (SYSTEM, *jobs))
+        self._jobs: dict[str, _JobState] = {}
+        self._partial: dict[tuple[str, str, str], str] = {}
+        self._has_failed = False
+
+    def feed(self, event: Event) -> list[str]:
+        """The lines of one event; none for a kind that needs none."""
+        show = getattr(self, f"_{event['kind']}", None)
+        lines: list[str] = [] if show is None else show(event)
+        job = self._jobs.get(event.get("job", ""))
+        if job is not None and lines:
+            job.said_at = self._now()
+        return lines
+
+    def tick(self) -> list[str]:
+        """A sign of life for each job that goes on and has said nothing for ten seconds."""
+        now = self._now()
+        lines = []
+        for name, job in self._jobs.items():
+            if job.unfinished and (now - job.said_at).total_seconds() >= QUIET_S:
+                job.said_at = now
+                elapsed = max(0, int((now - job.started_at).total_seconds()))
+                lines.append(self._line(name, f"Still running... [{elapsed}s elapsed]"))
+        return lines
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def _run_started(self, event: Event) -> list[str]:
+        self._workflow = event["workflow"]
+        self._width = max(self._width, *(len(job) for job in event["jobs"]), 0)
+        return [self._line(SYSTEM, f"Starting workflow {self._workflow} · {_time(event)}"), ""]
+
+    def _run_completed(self, event: Event) -> list[str]:
+        took = f"{_took(event)} · {_time(event)}"
+        ends = {
+            "succeeded": f"Completed workflow {self._workflow} succeeded in {took}",
+            "failed": f"Failed workflow {self._workflow} in {took}",
+            "cancelled": f"Cancelled workflow {self._workflow} after {took}",
+        }
+        lines = ["", self._line(SYSTEM, ends[event["status"]])]
+        if event.get("failure"):
+            lines += ["", *(self._line(SYSTEM, text) for text in event["failure"].splitlines())]
+        return lines
+
+    # -- jobs ------------------------------------------------------------------------------------
+
+    def _job_started(self, event: Event) -> list[str]:
+        self._job(event)
+        return [self._of(event, f"start {_time(event)}")]
+
+    def _job_skipped(self, event: Event) -> list[str]:
+        return [self._of(event, f"skipped{_because(event)} · {_time(event)}")]
+
+    def _job_completed(self, event: Event) -> list[str]:
+        self._jobs.pop(event["job"], None)
+        if event["status"] == "succeeded":
+            return [self._of(event, f"completed in {_took(event)} · {_time(event)}")]
+        return [self._of(event, f"{event['status']} · {_time(event)}")]
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def _step_started(self, event: Event) -> list[str]:
+        self._job(event).unfinished.add(event["step"])
+        parts = ("step " + event["step"], event.get("model"), event.get("method"))
+        what = " · ".join(part for part in parts if part)
+        return [self._of(event, f"{what} · start {_time(event)}")]
+
+    def _step_queued(self, event: Event) -> list[str]:
+        waiting = f"queued, waiting for worker matching {event['requirement']}"
+        return [self._of(event, waiting), *self._step_waiting(event)]
+
+    def _step_waiting(self, event: Event) -> list[str]:
+        # Said once for all steps of the job that wait for the same reason.
+        job, reason = self._job(event), event.get("reason")
+        if not reason or reason == job.reason:
+            return []
+        job.reason = reason
+        return [self._of(event, f"  {reason}")]
+
+    def _step_dispatched(self, event: Event) -> list[str]:
+        self._job(event).reason = None
+        if not self._verbose:
+            return []
+        return [self._of(event, f"running {event['step']} on {event['worker']}")]
+
+    def _step_completed(self, event: Event) -> list[str]:
+        return self._ended(event, f"done {event['step']} in {_took(event)}")
+
+    def _step_failed(self, event: Event) -> list[str]:
+        allowed = " (allowed)" if event.get("allowedFailure") else ""
+        lines = self._ended(event, f"failed {event['step']} in {_took(event)}{allowed}")
+        # The first failure becomes the run's and is told at its end. What never ran has nothing
+        # else to show, so it is not said twice.
+        is_runs = not (self._has_failed or allowed)
+        self._has_failed |= is_runs
+        if event.get("error") and not (is_runs and event.get("reason") == NEVER_RAN):
+            lines += [self._of(event, f"  {text}") for text in event["error"].splitlines()]
+        return lines
+
+    def _step_skipped(self, event: Event) -> list[str]:
+        return self._ended(event, f"skipped {event['step']}{_because(event)}")
+
+    def _step_cancelled(self, event: Event) -> list[str]:
+        return self._ended(event, f"cancelled {event['step']} after {_took(event)}")
+
+    def _ended(self, event: Event, text: str) -> list[str]:
+        self._job(event).unfinished.discard(event["step"])
+        left = [key for key in self._partial if key[:2] == (event["job"], event["step"])]
+        lines = [self._said(event, self._partial.pop(key)) for key in left]
+        return [*lines, self._of(event, f"{text} · {_time(event)}")]
+
+    # -- output ----------------------------------------------------------------------------------
+
+    def _output(self, event: Event) -> list[str]:
+        key = (event["job"], event["step"], event.get("stream", "stdout"))
+        *whole, rest = (self._partial.pop(key, "") + _text(event)).split("\n")
+        while len(rest) > _LINE_MAX:
+            whole.append(rest[:_LINE_MAX])
+            rest = rest[_LINE_MAX:]
+        if rest:
+            self._partial[key] = rest
+        return [self._said(event, line) for line in whole]
+
+    def _said(self, event: Event, text: str) -> str:
+        # What a terminal would show of a line that was drawn over with carriage returns.
+        shown = text.rstrip("\r").rpartition("\r")[2]
+        shown = _CONTROL.sub("", _ESCAPE.sub("", shown))
+        return self._of(event, f"{event['step']} ▏ {shown}".rstrip())
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _job(self, event: Event) -> _JobState:
+        at = datetime.fromisoformat(event["at"])
+        return self._jobs.setdefault(event["job"], _JobState(at, self._now()))
+
+    def _of(self, event: Event, text: str) -> str:
+        return self._line(event["job"], text)
+
+    def _line(self, label: str, text: str) -> str:
+        return f" {label:>{self._width}} │ {text}"
+
+
+def _time(event: Event) -> str:
+    return f"{datetime.fromisoformat(event['at']).astimezone(UTC):%H:%M:%S} UTC"
+
+
+def _took(event: Event) -> str:
+    return show_duration(event["durationMs"] / 1000)
+
+
+def _because(event: Event) -> str:
+    return f": {event['reason']}" if event.get("reason") else ""
+
+
+def _text(event: Event) -> str:
+    if "text" in event:
+        return str(event["text"])
+    return base64.b64decode(event.get("data", "")).decode(errors="replace")

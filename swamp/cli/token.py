@@ -1,0 +1,188 @@
+"""`swamp worker token create | list | revoke`: by the server, or on the records without one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
+
+import typer
+
+from swamp.cli.command import Help, command, group
+from swamp.cli.console import Console
+from swamp.cli.options import seconds
+from swamp.cli.table import table
+
+if TYPE_CHECKING:
+    from datastore.layout import Layout
+    from datastore.store import Store
+
+app = group("Enrollment tokens let workers in.")
+
+_COLUMNS = ("NAME", "STATE", "EXPIRES", "ENROLLMENTS")
+TokenName = Annotated[str, typer.Argument(help="The token's name.")]
+
+
+@command(
+    app,
+    "create",
+    Help(
+        "Create a token and print it, this once.\n\n"
+        "A worker that enrolls with it has the token's name; with --max-enrollments above 1, the "
+        "name and a part of its own.",
+        (
+            "swamp worker token create w1 --duration 1h",
+            "swamp worker token create fleet --duration 7d --max-enrollments unlimited --json",
+        ),
+    ),
+)
+def create(
+    console: Console,
+    name: TokenName,
+    duration: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long workers may enroll with it.")
+    ],
+    max_enrollments: Annotated[
+        str, typer.Option(metavar="N|unlimited", help="How many machines may enroll with it.")
+    ] = "1",
+) -> None:
+    from swamp.client import local_client
+
+    duration_s, most = seconds("--duration", duration), _most(max_enrollments)
+    layout = console.layout()
+    client = local_client(layout)
+    if client is not None:
+        body = {"name": name, "durationS": duration_s, "maxEnrollments": most}
+        document = client.post("/api/v1/tokens", body)
+    else:
+        document = _create_here(layout, name, duration_s, most)
+    console.show(document, [document["token"]])
+    console.note(
+        f"Shown this once. It lets {_machines(most)} enroll until {document['expiresAt']}:\n"
+        "  SWAMP_WORKER_TOKEN=<token> swamp worker connect <url>"
+    )
+
+
+@command(
+    app,
+    "list",
+    Help(
+        "Show the tokens: state, expiry, how many machines enrolled.",
+        ("swamp worker token list", "swamp worker token list --json"),
+    ),
+)
+def list_tokens(console: Console) -> None:
+    from swamp.client import local_client
+
+    layout = console.layout()
+    client = local_client(layout)
+    document = _recorded(layout) if client is None else client.get("/api/v1/tokens")
+    console.show(document, _lines(document))
+
+
+@command(
+    app,
+    "revoke",
+    Help(
+        "Revoke a token, for good, and disconnect the workers that enrolled with it.",
+        ("swamp worker token revoke w1",),
+    ),
+)
+def revoke(console: Console, name: TokenName) -> None:
+    from swamp.client import local_client
+
+    layout = console.layout()
+    client = local_client(layout)
+    if client is not None:
+        document = client.post(f"/api/v1/tokens/{quote(name, safe='')}/revoke")
+    else:
+        document = _revoke_here(layout, name)
+    if document["alreadyRevoked"]:
+        line = f"Token {name} is {document['state']} already; nothing changed"
+    else:
+        line = f"Revoked token {name}"
+    console.show(document, [line])
+
+
+def _most(text: str) -> int | Literal["unlimited"]:
+    if text == "unlimited":
+        return "unlimited"
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise typer.BadParameter(
+            f"--max-enrollments '{text}': expected a number from 1, or unlimited"
+        )
+    return int(text)
+
+
+def _machines(most: int | Literal["unlimited"]) -> str:
+    if most == "unlimited":
+        return "any number of machines"
+    return "one machine" if most == 1 else f"{most} machines"
+
+
+def _create_here(
+    layout: Layout, name: str, duration_s: float, most: int | Literal["unlimited"]
+) -> dict[str, Any]:
+    import asyncio
+
+    from datastore.clock import SystemClock
+    from swamp import tokens
+
+    request = tokens.TokenRequest(name, duration_s, most)
+    now = SystemClock().now()
+    return asyncio.run(
+        _with_store(layout, lambda store: tokens.create(store, layout, request, now))
+    )
+
+
+def _revoke_here(layout: Layout, name: str) -> dict[str, Any]:
+    import asyncio
+
+    from datastore.clock import SystemClock
+    from swamp import tokens
+
+    now = SystemClock().now()
+    return asyncio.run(_with_store(layout, lambda store: tokens.revoke(store, layout, name, now)))
+
+
+async def _with_store(
+    layout: Layout, act: Callable[[Store], Awaitable[dict[str, Any]]]
+) -> dict[str, Any]:
+    """What `act` answers, with the repository locked for it. RepositoryLocked, DatastoreError."""
+    import asyncio
+
+    from datastore.engine import open_store
+    from datastore.lock import RepositoryLock
+
+    with RepositoryLock(layout):
+        store, engine, _ = await asyncio.to_thread(open_store, layout)
+        engine.start(asyncio.get_running_loop())
+        try:
+            return await act(store)
+        finally:
+            await asyncio.to_thread(engine.close)
+
+
+def _recorded(layout: Layout) -> list[dict[str, Any]]:
+    from datastore.clock import SystemClock
+    from datastore.kinds import TOKENS, WORKERS
+    from datastore.reader import read_records
+    from swamp.views import token_list
+
+    now = SystemClock().now()
+    return token_list(read_records(layout, TOKENS), read_records(layout, WORKERS), now)
+
+
+def _lines(tokens: list[dict[str, Any]]) -> list[str]:
+    if not tokens:
+        return ["No tokens. Create one: swamp worker token create <name> --duration 1h"]
+    return table(_COLUMNS, (_row(token) for token in tokens))
+
+
+def _row(token: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        token["name"],
+        token["effectiveState"],
+        token["expiresAt"],
+        f"{token['bindingCount']}/{token['maxEnrollments']}",
+    )

@@ -1,0 +1,112 @@
+"""`swamp worker connect | list | queue`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from swamp.cli import worker_connect
+from swamp.cli.command import Help, Server, command, group
+from swamp.cli.console import Console
+from swamp.cli.durations import show_age
+from swamp.cli.table import pairs, table
+
+app = group("Workers execute the steps of workflows.")
+worker_connect.declare(app)
+
+_WORKER_COLUMNS = ("NAME", "STATUS", "SLOTS", "LABELS", "PLATFORM/ARCH", "LAST SEEN")
+_QUEUE_COLUMNS = ("REQUIREMENT", "STEP", "MODEL", "QUEUED AT", "AGE", "REASON")
+
+
+@command(
+    app,
+    "list",
+    Help(
+        "Show the workers: status, slots in use, labels.\n\nReads the records when no server runs.",
+        ("swamp worker list", "swamp worker list --all --json"),
+    ),
+)
+def list_workers(
+    console: Console,
+    show_all: Annotated[bool, typer.Option("--all", help="Disconnected workers, too.")] = False,
+    server: Server = None,
+) -> None:
+    client = console.server(server)
+    if client is None:
+        document = _recorded_workers(console, show_all)
+    else:
+        document = client.get("/api/v1/workers", all=1 if show_all else None)
+    console.show(document, _worker_lines(document))
+
+
+@command(
+    app,
+    "queue",
+    Help(
+        "Show the steps that wait for a worker, oldest first, and why.",
+        ("swamp worker queue", "swamp worker queue --json"),
+    ),
+)
+def queue(console: Console, server: Server = None) -> None:
+    client = console.server(server)
+    document = _recorded_queue(console) if client is None else client.get("/api/v1/queue")
+    console.show(document, _queue_lines(document))
+
+
+def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:
+    from datastore.kinds import LEASES, WORKERS
+    from datastore.reader import read_records
+    from swamp.views import worker_list
+
+    layout = console.layout()
+    leases = [lease for lease in read_records(layout, LEASES) if lease.live]
+    return worker_list(read_records(layout, WORKERS), leases, show_all)
+
+
+def _recorded_queue(console: Console) -> list[dict[str, Any]]:
+    from datastore.clock import SystemClock
+    from datastore.kinds import PENDING
+    from datastore.reader import read_records
+    from swamp.views import queue_list
+
+    return queue_list(read_records(console.layout(), PENDING), SystemClock().now())
+
+
+def _worker_lines(document: dict[str, Any]) -> list[str]:
+    hidden = document.get("filteredDisconnectedCount", 0)
+    hint = f"{hidden} disconnected worker{'s' if hidden > 1 else ''} not shown; see --all"
+    workers = document["workers"]
+    if not workers:
+        start = "No workers. Start one: swamp worker token create <name> --duration 1h"
+        return [hint if hidden else start]
+    lines = table(_WORKER_COLUMNS, (_worker_row(worker) for worker in workers))
+    return [*lines, "", hint] if hidden else lines
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        worker["name"],
+        worker["status"],
+        f"{len(worker['activeDispatchIds'])}/{worker['capacity']}",
+        pairs(worker["labels"]),
+        f"{worker['platform']}/{worker['arch']}",
+        worker["lastSeenAt"],
+    )
+
+
+def _queue_lines(items: list[dict[str, Any]]) -> list[str]:
+    if not items:
+        return ["No step waits for a worker."]
+    return table(_QUEUE_COLUMNS, (_queue_row(item) for item in items))
+
+
+def _queue_row(item: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        item["requirement"],
+        f"{item['workflowName']}/{item['jobName']}/{item['stepName']}",
+        item["model"],
+        item["queuedAt"],
+        show_age(item["ageMs"]),
+        item["reason"],
+    )

@@ -1,0 +1,194 @@
+"""`swamp worker connect`: this machine as a worker. The token is never printed."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datastore.errors import SwampError
+from swamp.cli.command import Help, command
+from swamp.cli.console import Console
+from swamp.cli.durations import show_duration
+from swamp.cli.options import optional_seconds
+
+if TYPE_CHECKING:
+    from swamp.worker.options import WorkerOptions
+
+_HELP = Help(
+    "Work for a server: connect, take dispatches, reconnect when the connection is lost.\n\n"
+    "Needs no repository. The first Ctrl-C (or SIGTERM) finishes what runs and takes nothing new; "
+    "the second one stops at once. Give the token by SWAMP_WORKER_TOKEN where others can see the "
+    "process list. With --json one compact JSON line per event.",
+    (
+        "swamp worker connect ws://127.0.0.1:9090 --token w1.…",
+        "SWAMP_WORKER_TOKEN=w1.… swamp worker connect ws://host:9090 --label pool=gpu "
+        "--concurrency auto",
+    ),
+)
+
+
+def connect(
+    console: Console,
+    url: Annotated[
+        str | None,
+        typer.Argument(
+            envvar="SWAMP_ORCHESTRATOR_URL", help="The server, ws:// or wss:// (http works, too)."
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME.SECRET",
+            envvar="SWAMP_WORKER_TOKEN",
+            help="What `worker token create` printed.",
+        ),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A label that steps ask for; repeatable. SWAMP_WORKER_LABELS=a=b,c=d adds more.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            metavar="N|auto",
+            envvar="SWAMP_WORKER_CONCURRENCY",
+            help="Steps at the same time; auto is the number of CPUs.",
+        ),
+    ] = "1",
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="SWAMP_WORKER_CACHE_DIR",
+            help="Where this machine's identity is kept; a new folder if not given.",
+        ),
+    ] = None,
+    idle_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            envvar="SWAMP_WORKER_IDLE_TIMEOUT",
+            help="Stop after this long without work.",
+        ),
+    ] = None,
+    max_dispatches: Annotated[
+        int | None,
+        typer.Option(
+            min=1, envvar="SWAMP_WORKER_MAX_DISPATCHES", help="Stop after this many dispatches."
+        ),
+    ] = None,
+    no_reconnect: Annotated[
+        bool, typer.Option("--no-reconnect", help="Stop when the connection is lost.")
+    ] = False,
+    drain_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="When draining, kill what still runs after this long; without it, wait.",
+        ),
+    ] = None,
+) -> None:
+    if not url:
+        raise typer.BadParameter("no server: give its URL or set SWAMP_ORCHESTRATOR_URL")
+    if not token:
+        raise typer.BadParameter("no token: give --token or set SWAMP_WORKER_TOKEN")
+    from swamp.worker.options import BadUrl, WorkerOptions, socket_url
+
+    try:
+        address = socket_url(url)
+    except BadUrl as error:
+        raise typer.BadParameter(str(error)) from None
+    options = WorkerOptions(
+        url=address,
+        token=token,
+        labels=labels(os.environ.get("SWAMP_WORKER_LABELS", ""), label or []),
+        concurrency=slots(concurrency),
+        cache_dir=cache_dir,
+        idle_timeout_s=optional_seconds("--idle-timeout", idle_timeout),
+        max_dispatches=max_dispatches,
+        reconnect=not no_reconnect,
+        drain_timeout_s=optional_seconds("--drain-timeout", drain_timeout),
+    )
+    _work(console, options)
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add `connect` to a group of commands."""
+    command(parent, "connect", _HELP)(connect)
+
+
+class WorkerStopped(SwampError):
+    """The worker ended for another reason than a wish of its owner."""
+
+
+def _work(console: Console, options: WorkerOptions) -> None:
+    import asyncio
+
+    from swamp.worker.connect import run_worker
+
+    stopped = ["the worker stopped"]
+
+    def report(event: dict[str, Any]) -> None:
+        if event["kind"] == "stopped":
+            stopped.append(event["reason"])
+        line = worker_line(event)
+        now = datetime.now(UTC)
+        console.event(event, None if line is None else f"{now:%H:%M:%S} UTC │ {line}")
+
+    if asyncio.run(run_worker(options, report)):
+        raise WorkerStopped(stopped[-1])
+
+
+def labels(from_environment: str, from_options: list[str]) -> dict[str, str]:
+    """Labels of both; an option wins over the environment. A usage error for an empty part."""
+    found: dict[str, str] = {}
+    for text in [*filter(None, from_environment.split(",")), *from_options]:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise typer.BadParameter(f"label '{text}': expected KEY=VALUE, neither of them empty")
+        found[key] = value
+    return found
+
+
+def slots(text: str) -> int:
+    """How many dispatches at once; a usage error for less than one."""
+    if text == "auto":
+        return os.cpu_count() or 1
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise typer.BadParameter(f"--concurrency '{text}': expected a number from 1, or auto")
+    return int(text)
+
+
+def worker_line(event: dict[str, Any]) -> str | None:
+    """One event of a worker for people; None for what needs no line."""
+    kind = event.get("kind")
+    if kind == "connecting":
+        again = f" (attempt {event['attempt']})" if event.get("attempt", 1) > 1 else ""
+        return f"connecting to {event['url']}{again}"
+    if kind == "enrolled":
+        again = " again" if event.get("reconnect") else ""
+        return f"enrolled{again} as {event['workerId']}"
+    if kind == "dispatch_started":
+        return f"started {_what(event)}"
+    if kind == "dispatch_finished":
+        how = "done" if event["status"] == "success" else "failed"
+        error = f": {event['error']}" if event.get("error") else ""
+        return f"{how} {_what(event)} in {show_duration(event['durationMs'] / 1000)}{error}"
+    if kind == "retrying":
+        return f"trying again in {show_duration(event['delayMs'] / 1000)}"
+    if kind in ("disconnected", "draining", "stopped"):
+        return f"{kind}: {event['reason']}"
+    if kind == "warning":
+        return f"warning: {event['message']}"
+    return "all work is done" if kind == "drain_complete" else None
+
+
+def _what(event: dict[str, Any]) -> str:
+    step = "/".join(event[key] for key in ("workflowName", "stepName") if event.get(key))
+    return step or f"{event.get('modelType')}.{event.get('methodName')}"

@@ -1,0 +1,264 @@
+"""A small synchronous client of `swamp serve`, over TCP or the repository's own socket.
+
+Promises: every failure is one `SwampError` that says what to do; `events` hands out a run's events
+in order and without gaps, however often the connection drops on the way.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from datastore.errors import SwampError
+
+if TYPE_CHECKING:
+    from datastore.layout import Layout
+
+CONNECT_TIMEOUT_S = 15.0
+UNARY_TIMEOUT_S = 30.0
+RECONNECTS_MAX = 5
+SOCKET_WAIT_S = 2.0
+_SOCKET_PATH_MAX = 100
+_LAST_EVENT = "run_completed"
+_TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
+
+
+class ServerError(SwampError):
+    """The server answered, and said no. `code` is the machine's word for it."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(SwampError):
+    """No answer from the server: nobody listens, or the connection broke."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """Where a server listens: a socket file, or host, port and a path before all others."""
+
+    shown: str
+    socket: Path | None = None
+    host: str = ""
+    port: int = 0
+    tls: bool = False
+    prefix: str = ""
+
+    def connection(self) -> http.client.HTTPConnection:
+        if self.socket is not None:
+            return _UnixConnection(self.socket)
+        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
+        return kind(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a socket file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=CONNECT_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connected.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            _connect_unix(connected, self._path)
+        except OSError:
+            connected.close()
+            raise
+        self.sock = connected
+
+
+def _connect_unix(connecting: socket.socket, path: Path) -> None:
+    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
+        connecting.connect(str(path))
+        return
+    # The kernel takes 108 bytes at most; a deep repository is reached through its open folder.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connecting.connect(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)
+
+
+class Client:
+    """Talks to one server. Every call has a connection of its own; nothing to close."""
+
+    def __init__(self, server: str | Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """`server` is a URL (http, https, ws or wss), or the path of a socket.
+
+        SwampError for a URL that is none.
+        """
+        self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
+        self._sleep = sleep
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON answer; parameters that are None are left out. ServerError, Unreachable."""
+        given = {key: value for key, value in query.items() if value is not None}
+        return self._unary("GET", f"{path}?{urlencode(given)}" if given else path, None)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        """The JSON answer to a JSON body. ServerError, Unreachable."""
+        return self._unary("POST", path, {} if body is None else body)
+
+    def events(
+        self, run: str, after: int = 0, notice: Callable[[str], None] = lambda line: None
+    ) -> Iterator[dict[str, Any]]:
+        """The events of a run after that number, as they happen, until its last one.
+
+        A lost connection is tried again up to five times in a row, after 1, 2, … seconds, and the
+        stream goes on where it stopped; `notice` is told so in one line.
+        """
+        failures = 0
+        while True:
+            try:
+                for event in self._stream(run, after):
+                    failures, after = 0, event["seq"]
+                    yield event
+                    if event["kind"] == _LAST_EVENT:
+                        return
+                raise Unreachable(f"{self._address.shown} ended the stream of run {run} early")
+            except Unreachable as lost:
+                failures += 1
+                if failures > RECONNECTS_MAX:
+                    raise
+                notice(f"{lost}; trying again ({failures} of {RECONNECTS_MAX})")
+                self._sleep(float(failures))
+
+    def _unary(self, method: str, path: str, body: Any) -> Any:
+        connection = self._address.connection()
+        try:
+            response = self._ask(connection, method, path, body)
+            return _answer(response.status, response.read(), self._address.shown)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def _stream(self, run: str, after: int) -> Iterator[dict[str, Any]]:
+        path = f"/api/v1/runs/{quote(run, safe='')}/events?after={after}&follow=1"
+        connection = self._address.connection()
+        try:
+            response = self._ask(connection, "GET", path, None)
+            if response.status >= 400:
+                _answer(response.status, response.read(), self._address.shown)
+            while line := response.readline():
+                if line.strip():
+                    yield _event(line, self._address.shown)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
+    ) -> http.client.HTTPResponse:
+        connection.connect()
+        connection.sock.settimeout(UNARY_TIMEOUT_S)
+        payload = None if body is None else json.dumps(body).encode()
+        headers = {} if payload is None else {"Content-Type": "application/json"}
+        connection.request(method, self._address.prefix + path, payload, headers)
+        return connection.getresponse()
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        shown = self._address.shown
+        if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
+            advice = "start it with `swamp serve`, or name another with --server URL"
+            return Unreachable(f"no server listens on {shown}: {advice}")
+        if isinstance(error, socket.gaierror):
+            return Unreachable(f"{shown}: no such host; check the name in --server URL")
+        if isinstance(error, TimeoutError):
+            return Unreachable(f"{shown} does not answer: is it up, and is the port right?")
+        return Unreachable(f"lost the connection to {shown} ({error or type(error).__name__})")
+
+
+def local_client(layout: Layout, sleep: Callable[[float], None] = time.sleep) -> Client | None:
+    """A client of the server that runs for this repository, None if none does.
+
+    A server that holds the lock but does not listen yet is given two seconds.
+    """
+    waited_s = 0.0
+    while not _listens(layout.socket):
+        if waited_s >= SOCKET_WAIT_S or not _holder_lives(layout.lock):
+            return None
+        sleep(0.1)
+        waited_s += 0.1
+    return Client(layout.socket)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            _connect_unix(probe, path)
+        except OSError:
+            return False
+        return True
+
+
+def _holder_lives(lock: Path) -> bool:
+    """Whether the process that signed the lock is there.
+
+    The lock itself is not tried: even for an instant that could refuse a server that is starting.
+    """
+    try:
+        holder = json.loads(lock.read_bytes())["pid"]
+        os.kill(int(holder), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
+
+
+def _parse(url: str) -> _Address:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise SwampError(f"'{url}' is no server URL: {error}") from None
+    tls = _TLS_SCHEMES.get(parts.scheme)
+    if tls is None or not parts.hostname:
+        raise SwampError(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
+    return _Address(
+        shown=url,
+        host=parts.hostname,
+        port=port or (443 if tls else 80),
+        tls=tls,
+        prefix=parts.path.rstrip("/"),
+    )
+
+
+def _of_socket(path: Path) -> _Address:
+    return _Address(shown=str(path), socket=path)
+
+
+def _answer(status: int, body: bytes, shown: str) -> Any:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        text = body[:200].decode(errors="replace").strip().replace("\n", " ")
+        raise Unreachable(f"{shown} is no swamp server: it answered {status} {text!r}") from None
+    if status >= 400:
+        said = answer if isinstance(answer, dict) else {}
+        message = said.get("error", f"the server answered {status}")
+        raise ServerError(str(message), str(said.get("code", f"http_{status}")))
+    return answer
+
+
+def _event(line: bytes, shown: str) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise Unreachable(f"{shown} sent half an event") from None
+    return event

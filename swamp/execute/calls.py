@@ -1,0 +1,128 @@
+"""Which methods of which model types exist, and the checked form of their arguments.
+
+The server validates with it before anything is dispatched, the worker again before it starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datastore.errors import SwampError
+from datastore.kinds import Call
+
+SHELL = "command/shell"
+ARGUMENTS = ("run", "workingDir", "timeout", "env", "ignoreExitCode")
+
+
+class CallError(SwampError):
+    """A call that names an unknown type, method or argument, or gives a value that cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellCall:
+    """A checked `command/shell` call. `timeout_ms` None: no limit of its own."""
+
+    run: str
+    working_dir: str | None = None
+    timeout_ms: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    ignore_exit_code: bool = False
+
+    @staticmethod
+    def parse(call: Call) -> ShellCall:
+        """The call, checked; CallError names the argument, what was found and what fits."""
+        methods = methods_of(call.model_type)
+        if call.method not in methods:
+            raise CallError(
+                f"{call.model_type} has no method '{call.method}'"
+                f"{_instead(call.method, methods, 'methods')}"
+            )
+        return methods[call.method](call)
+
+
+def methods_of(model_type: str) -> Mapping[str, Callable[[Call], ShellCall]]:
+    """The methods of the type, each with the parser of its arguments; CallError if unknown."""
+    if model_type not in _TYPES:
+        raise CallError(
+            f"unknown model type '{model_type}'{_instead(model_type, _TYPES, 'model types')}"
+        )
+    return _TYPES[model_type]
+
+
+def _parse_shell(call: Call) -> ShellCall:
+    arguments = call.arguments
+    for name in arguments:
+        if name not in ARGUMENTS:
+            raise CallError(
+                f"{_where(call)}: unknown argument '{name}'{_instead(name, ARGUMENTS, 'arguments')}"
+            )
+    if "run" not in arguments:
+        raise CallError(f"{_where(call)}: 'run' is missing; it is the command to execute")
+    run = _text(call, "run", arguments["run"])
+    if not run.strip():
+        raise CallError(f"{_where(call)}: 'run' is empty; it is the command to execute")
+    directory = arguments.get("workingDir")
+    ignore = arguments.get("ignoreExitCode")
+    if ignore is not None and not isinstance(ignore, bool):
+        raise _wrong(call, "ignoreExitCode", "true or false", ignore)
+    return ShellCall(
+        run=run,
+        working_dir=None if directory is None else _text(call, "workingDir", directory),
+        timeout_ms=_timeout(call, arguments.get("timeout")),
+        env=_env(call, arguments.get("env")),
+        ignore_exit_code=bool(ignore),
+    )
+
+
+def _timeout(call: Call, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise _wrong(call, "timeout", "a positive whole number of milliseconds", value)
+    return value
+
+
+def _env(call: Call, value: Any) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _wrong(call, "env", "a map of names to texts", value)
+    for name, text in value.items():
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            raise CallError(f"{_where(call)}: {name!r} cannot be the name of a variable in 'env'")
+        _text(call, f"env.{name}", text)
+    return dict(value)
+
+
+def _text(call: Call, name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(call, name, "text (put it in quotes)", value)
+    if "\0" in value:
+        raise CallError(f"{_where(call)}: '{name}' holds a NUL character, no command can take it")
+    return value
+
+
+def _wrong(call: Call, name: str, expected: str, value: Any) -> CallError:
+    # The type alone: a value may be a secret, and this line goes into logs and records.
+    found = "nothing" if value is None else type(value).__name__
+    return CallError(f"{_where(call)}: '{name}' must be {expected}, not a value of type {found}")
+
+
+def _where(call: Call) -> str:
+    return f"model '{call.model}' ({call.model_type} {call.method})"
+
+
+def _instead(wrong: str, known: Iterable[str], what: str) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; {what}: {', '.join(names)}"
+
+
+_TYPES: Mapping[str, Mapping[str, Callable[[Call], ShellCall]]] = {
+    SHELL: {"execute": _parse_shell},
+}

@@ -1,0 +1,253 @@
+"""One dispatch as one child process: `sh -c`, its own group, folder and environment.
+
+Promises: whatever happens, `run` ends with an Outcome and nothing of the dispatch stays behind, be
+it in the group or outside of it; the last byte of output reaches the sink before the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from datastore.kinds import Outcome
+from swamp.execute.calls import ShellCall
+from swamp.execute.ending import Ending, describe, not_started
+from swamp.execute.processes import MARKER, group_alive, kill_marked, signal_group
+from swamp.execute.streams import Output, OutputLimits, Pump, Sink
+
+_GROUP_POLL_S = 0.02
+_LAST_WORDS_S = 1.0
+"""How long the pipes of a killed group are read; what it wrote before is in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a stopped group may take after TERM, and open pipes after the child's exit."""
+
+    kill_after_s: float = 10.0
+    drain_s: float = 5.0
+
+
+class Watch(Protocol):
+    """Somebody who is told which processes exist, to end them should we not be able to."""
+
+    def begin(self, dispatch: str) -> None:
+        """Processes with this marker may exist from now on."""
+
+    def spawned(self, dispatch: str, group: int) -> None:
+        """The dispatch has this process group."""
+
+    def end(self, dispatch: str) -> None:
+        """Nothing of the dispatch is left."""
+
+
+class Unwatched:
+    """Nobody is told."""
+
+    def begin(self, dispatch: str) -> None:
+        pass
+
+    def spawned(self, dispatch: str, group: int) -> None:
+        pass
+
+    def end(self, dispatch: str) -> None:
+        pass
+
+
+class _Strays:
+    """One look through the processes at a time, which serves everybody who asked before it."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._wanted: set[str] = set()
+
+    async def kill(self, dispatch: str) -> None:
+        self._wanted.add(dispatch)
+        async with self._turn:
+            if dispatch in self._wanted:
+                batch, self._wanted = self._wanted, set()
+                await asyncio.to_thread(kill_marked, batch)
+
+
+@dataclass(frozen=True)
+class Host:
+    """What all executions of a process share; one per event loop. `scratch` must exist."""
+
+    scratch: Path
+    watch: Watch = field(default_factory=Unwatched)
+    patience: Patience = field(default_factory=Patience)
+    limits: OutputLimits = field(default_factory=OutputLimits)
+    strays: _Strays = field(default_factory=_Strays, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to execute. `environment` is complete but for the marker; `timeout_s` is the step's."""
+
+    dispatch: str
+    call: ShellCall
+    environment: Mapping[str, str]
+    timeout_s: float | None = None
+
+    @property
+    def limit_s(self) -> float | None:
+        """The nearer of the step's and the call's time limits, seconds."""
+        own_s = None if self.call.timeout_ms is None else self.call.timeout_ms / 1000
+        return min((s for s in (own_s, self.timeout_s) if s is not None), default=None)
+
+
+class Execution:
+    """One order being executed. `run` once; `stop` and `kill` at any time, from the event loop."""
+
+    def __init__(self, order: Order, sink: Sink, host: Host) -> None:
+        self._order = order
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._output = Output(sink, host.limits)
+        self._pumps = (Pump("stdout", self._output), Pump("stderr", self._output))
+        self._process: Process | None = None
+        self._stopped: str | None = None
+        self._patience_s = host.patience.kill_after_s
+        self._kill_at = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def stop(self, reason: str) -> None:
+        """TERM to the group, KILL after the patience; the outcome has this reason.
+
+        The first reason counts. Without effect once the child has exited by itself.
+        """
+        if self._stopped is None and not self._exited():
+            self._stopped = reason
+            self._terminate()
+
+    def kill(self, reason: str) -> None:
+        """KILL to the group at once, also after a `stop`."""
+        self._patience_s = 0.0
+        self.stop(reason)
+        self._kill_at = self._loop.time()
+        self._signal(signal.SIGKILL)
+
+    async def run(self) -> Outcome:
+        """Execute; the outcome, whichever it is. Cancelling it kills the group."""
+        began = self._loop.time()
+        self._host.watch.begin(self._order.dispatch)
+        scratch: str | None = None
+        try:
+            scratch = await asyncio.to_thread(self._new_scratch)
+            outcome = await self._run_in(self._directory(scratch))
+        except (OSError, ValueError) as error:
+            outcome = not_started(error, self._order.call, self._order.environment)
+        finally:
+            self._host.watch.end(self._order.dispatch)
+            if scratch is not None:
+                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+        took_ms = round((self._loop.time() - began) * 1000)
+        return outcome.model_copy(update={"duration_ms": took_ms})
+
+    async def _run_in(self, directory: str) -> Outcome:
+        process = await self._spawn(directory)
+        self._process = process
+        try:
+            self._host.watch.spawned(self._order.dispatch, process.pid)
+            self._arm()
+            async with asyncio.TaskGroup() as tasks:
+                for pump in self._pumps:
+                    tasks.create_task(pump.run())
+                await process.wait()
+                self._drain()
+            await self._let_group_end(process.pid)
+        finally:
+            await self._clean_up(process)
+        if any(pump.truncated for pump in self._pumps):
+            await self._output.note("output truncated: a background process kept the stream open")
+        return describe(
+            Ending(process.returncode or 0, self._stopped, self._order.limit_s),
+            self._order.call,
+            (self._output.text("stdout"), self._output.text("stderr")),
+        )
+
+    async def _spawn(self, directory: str) -> Process:
+        ends: list[int] = []
+        try:
+            for pump in self._pumps:
+                ends.append(await pump.open())  # noqa: PERF401
+            return await asyncio.create_subprocess_exec(
+                "/bin/sh",
+                "-c",
+                self._order.call.run,
+                stdin=subprocess.DEVNULL,
+                stdout=ends[0],
+                stderr=ends[1],
+                cwd=directory,
+                env={**self._order.environment, MARKER: self._order.dispatch},
+                start_new_session=True,
+            )
+        except BaseException:
+            self._close_pumps()
+            raise
+        finally:
+            for end in ends:
+                os.close(end)
+
+    def _arm(self) -> None:
+        if self._stopped is not None:
+            self._terminate()
+        elif self._order.limit_s is not None:
+            self._timers.append(self._loop.call_later(self._order.limit_s, self.stop, "timed_out"))
+
+    def _terminate(self) -> None:
+        if self._process is None:
+            return
+        self._kill_at = self._loop.time() + self._patience_s
+        self._timers.append(self._loop.call_later(self._patience_s, self._signal, signal.SIGKILL))
+        self._signal(signal.SIGTERM)
+
+    def _drain(self) -> None:
+        """The child is gone: its pipes end soon, or belong to a process in the background."""
+        drain_s = self._host.patience.drain_s
+        if self._stopped is not None:
+            drain_s = max(_LAST_WORDS_S, self._kill_at - self._loop.time())
+        for pump in self._pumps:
+            pump.child_exited(drain_s)
+
+    async def _let_group_end(self, group: int) -> None:
+        # After a TERM the rest of the group has the same patience as the child, for example a
+        # service that flushes its files. There is no event for "the group is empty".
+        if self._stopped is None:
+            return
+        while group_alive(group) and self._loop.time() < self._kill_at:  # noqa: ASYNC110
+            await asyncio.sleep(_GROUP_POLL_S)
+
+    async def _clean_up(self, process: Process) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        signal_group(process.pid, signal.SIGKILL)
+        await process.wait()
+        await self._host.strays.kill(self._order.dispatch)
+        self._close_pumps()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            signal_group(self._process.pid, number)
+
+    def _exited(self) -> bool:
+        return self._process is not None and self._process.returncode is not None
+
+    def _close_pumps(self) -> None:
+        for pump in self._pumps:
+            pump.close()
+
+    def _new_scratch(self) -> str:
+        return tempfile.mkdtemp(prefix="run-", dir=self._host.scratch)
+
+    def _directory(self, scratch: str) -> str:
+        return os.path.join(scratch, self._order.call.working_dir or "")

@@ -1,0 +1,1 @@
+"""`swamp serve`: the orchestrator process. One listener for the API and for workers."""

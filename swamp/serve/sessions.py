@@ -1,0 +1,333 @@
+"""Who is connected now, and what passes between the orchestrator and each worker.
+
+Knows frames, not sockets: `gateway` gives each session a transport, simulations give another one.
+Everything that goes out waits behind the store's barrier here, so that no frame can tell what is
+not durable (promises 1 and 3). Nothing here awaits a worker that does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hello
+from controllers.lease import LeaseController
+from controllers.ports import SessionInfo
+from datastore.kinds import LEASES, Lease, Pending
+from datastore.store import Store
+from swamp.protocol import (
+    PROTOCOL_VERSION,
+    Accepted,
+    Ack,
+    Cancel,
+    Dispatch,
+    Drain,
+    Enroll,
+    Enrolled,
+    EnrollRefused,
+    FromWorker,
+    Output,
+    OutputAck,
+    Ping,
+    Pong,
+    Refused,
+    ResultFrame,
+    ToWorker,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 15.0
+SILENCE_S = 2.5 * HEARTBEAT_S
+"""A socket on which nothing arrived for so long is cut."""
+
+PROBE_S = 2.0
+"""How long the old process of a machine has to show that it lives when a new one enrolls."""
+
+GRACE_MARGIN = 0.9
+"""The worker's own grace window ends a little before ours, so that it never outlives its lease."""
+
+
+class Transport(Protocol):
+    """One worker's socket. Both methods return at once."""
+
+    def send(self, text: str) -> None:
+        """Queue a frame; a peer that reads too slowly for too long is cut."""
+
+    def abort(self, reason: str) -> None:
+        """Close without waiting for anything."""
+
+
+class OutputLog(Protocol):
+    """Where output of runners goes."""
+
+    def output(
+        self,
+        run: str,
+        dispatch: str,
+        number: int,
+        event: dict[str, Any],
+        written: Callable[[], None],
+    ) -> None:
+        """Store a piece once; `written` is called when it is stored."""
+
+    def output_count(self, run: str, dispatch: str) -> int:
+        """How many pieces are stored."""
+
+
+class Session:
+    """An enrolled worker's socket."""
+
+    def __init__(self, number: int, worker: str, instance: str, transport: Transport) -> None:
+        self.info = SessionInfo(number, instance)
+        self.worker = worker
+        self.transport = transport
+        self.heard_at_s = asyncio.get_running_loop().time()
+        self.pong: asyncio.Future[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What workers are told or held to."""
+
+    grace_s: float
+    environment: Mapping[str, str]
+    fresh_token: Callable[[str], Awaitable[None]]
+    """Has the token's desired file looked at again before it is redeemed."""
+
+
+class Sessions:
+    """All sessions; the controllers' `WorkerLink`."""
+
+    def __init__(self, store: Store, output: OutputLog, rules: Rules) -> None:
+        self._store = store
+        self._output = output
+        self._rules = rules
+        self._open: dict[str, Session] = {}
+        self._numbers = 0
+        self._leases: LeaseController
+        self._enrollment: EnrollmentController
+        self._changed: Callable[[str], None]
+
+    def bind(
+        self,
+        leases: LeaseController,
+        enrollment: EnrollmentController,
+        changed: Callable[[str], None],
+    ) -> None:
+        """Tie the sessions to the controllers, which need them to be built."""
+        self._leases = leases
+        self._enrollment = enrollment
+        self._changed = changed
+
+    # -- for the controllers ---------------------------------------------------------------------
+
+    def session(self, worker: str) -> SessionInfo | None:
+        session = self._open.get(worker)
+        return None if session is None else session.info
+
+    def dispatch(self, lease: Lease, pending: Pending) -> None:
+        spec = pending.spec
+        frame = Dispatch(
+            dispatch=lease.name,
+            run=spec.run,
+            workflow=spec.workflow,
+            job=spec.job,
+            step=spec.step,
+            call=spec.call,
+            timeout_s=spec.timeout_s,
+            environment=dict(self._rules.environment),
+        )
+        self._send_to(lease.spec.worker, frame)
+
+    def cancel(self, worker: str, dispatch: str) -> None:
+        self._send_to(worker, Cancel(dispatch=dispatch))
+
+    def cut(self, worker: str, reason: str) -> None:
+        session = self._open.get(worker)
+        if session is not None:
+            log.info("worker %s: socket cut: %s", worker, reason)
+            session.transport.abort(reason)
+            self.closed(session)
+
+    def _send_to(self, worker: str, frame: ToWorker) -> None:
+        session = self._open.get(worker)
+        if session is not None:
+            self.send(session, frame)
+
+    def send(self, session: Session, frame: ToWorker) -> None:
+        """Send once everything that memory shows now is durable; nothing if the socket closed."""
+        text = encode(frame)
+
+        def go() -> None:
+            if self._open.get(session.worker) is session:
+                session.transport.send(text)
+
+        self._store.after_barrier(go)
+
+    # -- enrolling -------------------------------------------------------------------------------
+
+    async def enroll(self, frame: Enroll, transport: Transport) -> Session:
+        """Enroll a worker and compare the lists of dispatches; EnrollmentRefused says why not."""
+        if frame.protocol != PROTOCOL_VERSION:
+            raise EnrollmentRefused(
+                "protocol_mismatch",
+                f"this worker speaks protocol {frame.protocol} (swamp {frame.version}), the"
+                f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
+            )
+        hello = Hello(
+            token=frame.token,
+            instance=frame.instance,
+            machine=frame.machine,
+            platform=frame.platform,
+            arch=frame.arch,
+            version=frame.version,
+            capacity=frame.capacity,
+            labels=frame.labels,
+        )
+        await self._rules.fresh_token(frame.token.partition(".")[0])
+        if self._store.trouble is not None:
+            raise EnrollmentRefused(
+                "degraded", self._store.trouble, permanent=False, retry_after_ms=2_000
+            )
+        await self._give_way(self._enrollment.expected_name(hello), frame.instance)
+        return self._admit(hello, frame, transport)
+
+    async def _give_way(self, name: str, instance: str) -> None:
+        """Only one live process per machine: the old one stays if it answers."""
+        old = self._open.get(name)
+        if old is None:
+            return
+        if old.info.instance != instance and await self._alive(old):
+            raise EnrollmentRefused(
+                "already_connected",
+                f"worker '{name}' is connected already, from another process that is alive",
+                permanent=False,
+                retry_after_ms=5_000,
+            )
+        if self._open.get(name) is old:
+            self.cut(name, "replaced by a newer socket of the same worker")
+
+    async def _alive(self, session: Session) -> bool:
+        if session.pong is None or session.pong.done():
+            session.pong = asyncio.get_running_loop().create_future()
+        self.send(session, Ping(n=session.info.number))
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await asyncio.shield(session.pong)
+        except TimeoutError:
+            return False
+        return True
+
+    def _admit(self, hello: Hello, frame: Enroll, transport: Transport) -> Session:
+        """Everything that makes a worker ours, in one `def`."""
+        worker = self._enrollment.enroll(hello)
+        if worker.name in self._open:
+            self.cut(worker.name, "replaced by a newer socket of the same worker")
+        compared = self._leases.reconnected(
+            worker.name, hello.instance, frame.running, frame.finished
+        )
+        self._numbers += 1
+        session = Session(self._numbers, worker.name, hello.instance, transport)
+        self._open[worker.name] = session
+        leases = [self._store.get(LEASES, name) for name in compared.keep]
+        self.send(
+            session,
+            Enrolled(
+                worker=worker.name,
+                grace_s=self._rules.grace_s * GRACE_MARGIN,
+                heartbeat_s=HEARTBEAT_S,
+                keep={
+                    lease.name: self._output.output_count(lease.spec.run, lease.name)
+                    for lease in leases
+                },
+                kill=list(compared.kill),
+            ),
+        )
+        self._changed(worker.name)
+        log.info("worker %s: enrolled", worker.name)
+        return session
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def handle(self, session: Session, frame: FromWorker) -> None:
+        """Take one frame of an enrolled worker. Each is one plain move."""
+        if self._open.get(session.worker) is not session:
+            return
+        session.heard_at_s = asyncio.get_running_loop().time()
+        match frame:
+            case Accepted():
+                self._leases.accepted(session.worker, frame.dispatch)
+            case Refused():
+                self._leases.refused(session.worker, frame.dispatch, frame.reason)
+            case Output():
+                self._take_output(session, frame)
+            case ResultFrame():
+                self._leases.settle(session.worker, frame.dispatch, frame.outcome)
+                self.send(session, Ack(dispatch=frame.dispatch))
+            case Drain():
+                self._enrollment.draining(session.worker)
+            case Ping():
+                self.send(session, Pong(n=frame.n))
+            case Pong():
+                if session.pong is not None and not session.pong.done():
+                    session.pong.set_result(frame.n)
+            case Enroll():
+                self.cut(session.worker, "enrolled twice on one socket")
+
+    def _take_output(self, session: Session, frame: Output) -> None:
+        lease = self._store.find(LEASES, frame.dispatch)
+        acknowledge = OutputAck(dispatch=frame.dispatch, seq=frame.seq)
+        if lease is None or not lease.live or lease.spec.worker != session.worker:
+            self.send(session, acknowledge)
+            return
+        event: dict[str, Any] = {
+            "job": lease.spec.job,
+            "step": lease.spec.step,
+            "stream": frame.stream,
+        }
+        if frame.text is not None:
+            event["text"] = frame.text
+        else:
+            event["data"] = frame.data
+        self._output.output(
+            lease.spec.run,
+            frame.dispatch,
+            frame.seq,
+            event,
+            lambda: self.send(session, acknowledge),
+        )
+
+    def closed(self, session: Session) -> None:
+        """The socket is gone."""
+        if self._open.get(session.worker) is session:
+            del self._open[session.worker]
+            self._changed(session.worker)
+            log.info("worker %s: disconnected", session.worker)
+
+    def look_after(self, session: Session) -> None:
+        """Once per heartbeat: ping, and cut a socket that has been silent for too long."""
+        silent_s = asyncio.get_running_loop().time() - session.heard_at_s
+        if silent_s > SILENCE_S:
+            self.cut(session.worker, f"silent for {silent_s:.0f}s")
+        else:
+            self.send(session, Ping(n=0))
+
+    def close_all(self, reason: str) -> None:
+        """Cut every socket: the orchestrator stops."""
+        for session in list(self._open.values()):
+            session.transport.abort(reason)
+
+
+def refusal(error: EnrollmentRefused) -> EnrollRefused:
+    """The frame that tells a worker why it may not enroll."""
+    return EnrollRefused(
+        code=error.code,
+        message=str(error),
+        permanent=error.permanent,
+        retry_after_ms=error.retry_after_ms,
+    )

@@ -1,0 +1,73 @@
+"""Runs a worker in this process: its folders, its guard, its signals."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from swamp.execute.execution import Host
+from swamp.worker.guarding import Guard
+from swamp.worker.machine import machine_id
+from swamp.worker.options import BadOptions, WorkerOptions
+from swamp.worker.worker import Worker
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def run_worker(
+    options: WorkerOptions,
+    report: Callable[[dict[str, Any]], None],
+    randomness: random.Random | None = None,
+) -> int:
+    """Work until the end; the exit code: 0 drained, 1 forced or cut off, 3 refused for good.
+
+    `report` gets each event as a dictionary, `kind` first. SwampError when it cannot even start.
+    """
+    async with _folders(options.cache_dir) as (cache, scratch):
+        machine = await asyncio.to_thread(machine_id, cache)
+        guard = Guard()
+        worker = Worker(
+            options, machine, Host(scratch, guard), report, randomness or random.Random()
+        )
+        async with guard.running():
+            with _signals_to(worker):
+                return await worker.run()
+
+
+@contextmanager
+def _signals_to(worker: Worker) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, worker.signal)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _folders(cache_dir: Path | None) -> AsyncIterator[tuple[Path, Path]]:
+    """The cache folder, and inside of it one for the scratch folders of this process alone."""
+    own = cache_dir is None
+    cache = cache_dir or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="swamp-worker-"))
+    try:
+        scratch = await asyncio.to_thread(_make_scratch, cache)
+    except OSError as error:
+        raise BadOptions(f"the cache folder {cache} cannot be used: {error.strerror}") from error
+    try:
+        yield cache, scratch
+    finally:
+        await asyncio.to_thread(shutil.rmtree, cache if own else scratch, ignore_errors=True)
+
+
+def _make_scratch(cache: Path) -> Path:
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(prefix="scratch-", dir=cache))

@@ -1,0 +1,83 @@
+"""The worker's side of its guard process: starts it, keeps it alive and tells it every group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from swamp.execute.environment import runner_environment
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from swamp.worker.guard import main; main()"
+)
+_RESTART_S = 1.0
+
+
+class Guard:
+    """A `Watch` for executions. While `running()` is entered, a guard process has the list."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, int | None] = {}
+        self._process: Process | None = None
+
+    def begin(self, dispatch: str) -> None:
+        self._left[dispatch] = None
+        self._tell(f"begin {dispatch}")
+
+    def spawned(self, dispatch: str, group: int) -> None:
+        self._left[dispatch] = group
+        self._tell(f"group {group} {dispatch}")
+
+    def end(self, dispatch: str) -> None:
+        self._left.pop(dispatch, None)
+        self._tell(f"end {dispatch}")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Guard]:
+        """Keep a guard process alive; at the end it has gone as well."""
+        await self._start()
+        async with asyncio.TaskGroup() as tasks:
+            keeper = tasks.create_task(self._keep())
+            try:
+                yield self
+            finally:
+                keeper.cancel()
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            await process.wait()
+
+    async def _keep(self) -> None:
+        while True:
+            if self._process is not None:
+                await self._process.wait()
+            await asyncio.sleep(_RESTART_S)
+            await self._start()
+
+    async def _start(self) -> None:
+        # Its own session: a Ctrl-C in the worker's terminal must not reach it. It holds none of
+        # the worker's streams, so that whoever reads them sees their end when the worker dies.
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-S", "-c", _PROGRAM, _ROOT),
+            stdin=PIPE,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            cwd="/",
+            env=runner_environment(os.environ, {}, {}),
+            start_new_session=True,
+        )
+        for dispatch, group in self._left.items():
+            self._tell(f"begin {dispatch}" if group is None else f"group {group} {dispatch}")
+
+    def _tell(self, line: str) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(f"{line}\n".encode())

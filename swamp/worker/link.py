@@ -1,0 +1,202 @@
+"""One socket to the orchestrator, from the dial to its loss.
+
+Every send has a deadline and silence has a limit, so that a peer which neither reads nor writes is
+cut, whatever lies in between. Losing a socket settles nothing: that is the worker's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import aiohttp
+
+from datastore.errors import SwampError
+from swamp.protocol import (
+    FRAME_MAX_BYTES,
+    Enroll,
+    Enrolled,
+    EnrollRefused,
+    FromWorker,
+    Ping,
+    Pong,
+    ToWorker,
+    encode,
+    to_worker,
+)
+from swamp.worker.outbox import Outbox
+
+DIAL_TIMEOUT_S = 15.0
+ENROLL_TIMEOUT_S = 30.0
+SEND_TIMEOUT_S = 10.0
+CLOSE_TIMEOUT_S = 2.0
+SILENCE_HEARTBEATS = 2.5
+"""Without a byte for so many heartbeats, the socket is taken for dead."""
+BACKLOG_MAX = 1000
+
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 30.0
+STABLE_S = 10.0
+"""A socket that lived so long was no failure; the next retry is a quick one again."""
+
+
+class SocketLost(SwampError):
+    """The socket could not be had or is gone; the message says how."""
+
+
+class EnrollmentRefused(SwampError):
+    """The orchestrator does not want this worker: now, or ever (`permanent`)."""
+
+    def __init__(self, refusal: EnrollRefused) -> None:
+        super().__init__(refusal.message)
+        self.permanent = refusal.permanent
+        self.retry_after_s = refusal.retry_after_ms / 1000
+
+
+class Backoff:
+    """Delays before retries: random in a range that starts at 1 s and doubles up to 30 s.
+
+    The first is random too: after a restart of the orchestrator, a fleet comes back spread out.
+    """
+
+    def __init__(self, randomness: random.Random) -> None:
+        self._randomness = randomness
+        self._range_s = RETRY_FIRST_S
+
+    def next_s(self) -> float:
+        """How long to wait now, seconds."""
+        delay_s = self._randomness.uniform(0, self._range_s)
+        self._range_s = min(self._range_s * 2, RETRY_MAX_S)
+        return delay_s
+
+    def told_s(self, retry_after_s: float) -> float:
+        """How long to wait when the orchestrator named a time: that, and up to half more."""
+        if retry_after_s <= 0:
+            return self.next_s()
+        return retry_after_s * self._randomness.uniform(1.0, 1.5)
+
+    def reset(self) -> None:
+        """Start over."""
+        self._range_s = RETRY_FIRST_S
+
+
+class Link:
+    """An open socket. `heard` is when anything last came in, in the event loop's time."""
+
+    def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
+        self._ws = ws
+        self._loop = asyncio.get_running_loop()
+        self.heard = self._loop.time()
+
+    async def enroll(self, frame: Enroll) -> Enrolled:
+        """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
+        await self._send(frame)
+        try:
+            async with asyncio.timeout(ENROLL_TIMEOUT_S):
+                answer = await self._receive()
+        except TimeoutError:
+            raise SocketLost(f"no answer to the enrollment within {ENROLL_TIMEOUT_S:g} s") from None
+        if isinstance(answer, EnrollRefused):
+            raise EnrollmentRefused(answer)
+        if not isinstance(answer, Enrolled):
+            raise SocketLost(f"the orchestrator answered the enrollment with '{answer.type}'")
+        return answer
+
+    async def serve(
+        self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
+    ) -> None:
+        """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost."""
+        lost: SocketLost | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(outbox, handle))
+                tasks.create_task(self._write(outbox))
+                tasks.create_task(self._beat(outbox, heartbeat_s))
+        except* SocketLost as group:
+            lost = next(error for error in group.exceptions if isinstance(error, SocketLost))
+        if lost is not None:
+            raise lost
+
+    def cut(self) -> None:
+        """Make the socket useless at once, whatever is still in its buffers."""
+        raw = self._ws.get_extra_info("socket")
+        if raw is not None:
+            with suppress(OSError):
+                raw.shutdown(socket.SHUT_RDWR)
+
+    async def close(self) -> None:
+        """Say goodbye if the peer listens, and be gone in any case."""
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._ws.close()
+        self.cut()
+
+    async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
+        while True:
+            frame = await self._receive()
+            if isinstance(frame, Ping):
+                outbox.say(Pong(n=frame.n))
+            elif not isinstance(frame, Pong):
+                handle(frame)
+            if outbox.backlog > BACKLOG_MAX:
+                raise SocketLost("the orchestrator sends, but does not read")
+
+    async def _write(self, outbox: Outbox) -> None:
+        while True:
+            await self._send(await outbox.get())
+
+    async def _beat(self, outbox: Outbox, heartbeat_s: float) -> None:
+        beats = 0
+        while True:
+            before = self._loop.time()
+            await asyncio.sleep(heartbeat_s / 2)
+            now = self._loop.time()
+            if now - before > 2 * heartbeat_s:
+                # This process was stopped. What came meanwhile is unread: no evidence of silence.
+                self.heard = now
+            silent_s = now - self.heard
+            if silent_s > SILENCE_HEARTBEATS * heartbeat_s:
+                raise SocketLost(f"nothing received for {silent_s:.1f} s")
+            beats += 1
+            if beats % 2 == 0:
+                outbox.say(Ping(n=beats // 2))
+
+    async def _send(self, frame: FromWorker) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._ws.send_str(encode(frame))
+        except TimeoutError:
+            raise SocketLost(f"the orchestrator read nothing for {SEND_TIMEOUT_S:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise SocketLost(f"connection lost: {error}") from error
+
+    async def _receive(self) -> ToWorker:
+        message = await self._ws.receive()
+        self.heard = self._loop.time()
+        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+            try:
+                return to_worker(message.data)
+            except SwampError as error:
+                raise SocketLost(str(error)) from error
+        if message.type is aiohttp.WSMsgType.CLOSE and message.extra:
+            raise SocketLost(f"closed by the orchestrator: {message.extra}")
+        if message.type is aiohttp.WSMsgType.ERROR:
+            raise SocketLost(f"connection lost: {message.data}")
+        raise SocketLost("closed by the orchestrator")
+
+
+async def dial(http: aiohttp.ClientSession, url: str) -> Link:
+    """An open socket to `url`, not enrolled yet; SocketLost says why there is none."""
+    try:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            ws = await http.ws_connect(url, max_msg_size=FRAME_MAX_BYTES)
+    except TimeoutError:
+        raise SocketLost(f"no connection to {url} within {DIAL_TIMEOUT_S:g} s") from None
+    except aiohttp.WSServerHandshakeError as error:
+        raise SocketLost(f"{url} is no orchestrator: HTTP {error.status}") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise SocketLost(f"no connection to {url}: {error}") from error
+    return Link(ws)

@@ -1,0 +1,51 @@
+"""The machine id: the same for every process that uses the cache folder, and for no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from datastore.errors import SwampError
+
+FILE_NAME = "machine-id"
+_ID = re.compile(r"[0-9a-f-]{32,64}\Z")
+
+
+class MachineIdError(SwampError):
+    """The cache folder cannot give or keep a machine id."""
+
+
+def machine_id(cache_dir: Path) -> str:
+    """The id in `cache_dir`, made there at the first call; blocking.
+
+    Of several processes that start at once, one makes it and all get the same.
+    """
+    path = cache_dir / FILE_NAME
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            _create(path)
+        found = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineIdError(f"{path}: cannot be read or created: {error}") from error
+    if not _ID.match(found):
+        raise MachineIdError(f"{path}: not a machine id; remove the file to become a new machine")
+    return found
+
+
+def _create(path: Path) -> None:
+    # A link appears with its content or not at all, and never over another one.
+    descriptor, temporary = tempfile.mkstemp(prefix=".machine-id-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{uuid.uuid4()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)

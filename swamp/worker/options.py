@@ -1,0 +1,47 @@
+"""What a worker is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from datastore.errors import SwampError
+
+_SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+
+
+class BadOptions(SwampError):
+    """A worker cannot be started like this."""
+
+
+class BadUrl(BadOptions):
+    """An address that no orchestrator can have."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """`cache_dir` None: a fresh temporary folder. Limits that are None do not exist."""
+
+    url: str
+    token: str = field(repr=False)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    concurrency: int = 1
+    cache_dir: Path | None = None
+    idle_timeout_s: float | None = None
+    max_dispatches: int | None = None
+    reconnect: bool = True
+    drain_timeout_s: float | None = None
+
+
+def socket_url(url: str) -> str:
+    """The WebSocket address of an orchestrator given as ws, wss, http or https; else BadUrl."""
+    parts = urlsplit(url)
+    if parts.scheme.lower() not in _SCHEMES or not parts.hostname:
+        raise BadUrl(f"'{url}' is not an address of an orchestrator; expected ws://HOST:PORT")
+    if "@" in parts.netloc:
+        raise BadUrl(
+            f"the address of '{parts.hostname}' holds a user or password; a worker has a token"
+        )
+    return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme.lower()], fragment=""))

@@ -1,0 +1,146 @@
+"""The dispatches of this worker, from `dispatch` to a settled result.
+
+A dispatch is taken once however often it is sent. What the orchestrator has no lease for is killed,
+and nobody is told of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from datastore.kinds import Outcome
+from swamp.execute.calls import CallError, ShellCall
+from swamp.execute.environment import runner_environment
+from swamp.execute.execution import Execution, Host, Order
+from swamp.protocol import Accepted, Dispatch, Enrolled, Refused
+from swamp.worker.outbox import Delivery, Outbox
+from swamp.worker.slots import Slots
+
+Report = Callable[..., None]
+"""Called with the kind of an event and its fields by name; None fields are left out."""
+
+LOST = "worker_lost"
+
+
+class Runners:
+    """Slots, runners and what they owe. `changed` is called whenever a runner has ended."""
+
+    def __init__(
+        self, slots: Slots, host: Host, report: Report, changed: Callable[[], None]
+    ) -> None:
+        self.slots = slots
+        self.outbox = Outbox()
+        self._host = host
+        self._report = report
+        self._changed = changed
+        self._executions: dict[str, Execution] = {}
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing runs and nothing is owed."""
+        return not len(self.slots) and not len(self.outbox)
+
+    def take(self, frame: Dispatch, tasks: asyncio.TaskGroup) -> bool:
+        """Answer the dispatch; True when it occupies a new slot."""
+        name = frame.dispatch
+        known = self.outbox.of(name)
+        if known is not None:
+            self.outbox.say(Accepted(dispatch=name))
+            known.repeat_result()
+            return False
+        refusal = self.slots.admit(name)
+        if refusal is not None:
+            self.outbox.say(Refused(dispatch=name, reason=refusal))
+            return False
+        self.outbox.say(Accepted(dispatch=name))
+        tasks.create_task(self._carry_out(frame, self.outbox.open(name)))
+        return True
+
+    def cancel(self, dispatch: str) -> None:
+        """Stop the runner; its result follows. Unknown and finished ones are left as they are."""
+        execution = self._executions.get(dispatch)
+        if execution is not None:
+            execution.stop("cancelled")
+
+    def settle(self, enrolled: Enrolled) -> None:
+        """Make this side equal to what the orchestrator holds, on a new socket."""
+        for name in self.slots.taken():
+            if name not in enrolled.keep:
+                self.abandon(name)
+        for name in enrolled.kill:
+            self.abandon(name)
+        for name, have in enrolled.keep.items():
+            delivery = self.outbox.of(name)
+            if delivery is not None:
+                delivery.resume(have)
+        for name in self.outbox.finished():
+            delivery = self.outbox.of(name)
+            if delivery is not None and name not in enrolled.keep:
+                delivery.forget_output()
+                delivery.repeat_result()
+
+    def abandon(self, dispatch: str) -> None:
+        """Kill the runner if there is one, and owe nothing for it."""
+        self.outbox.close(dispatch)
+        execution = self._executions.get(dispatch)
+        if execution is not None:
+            execution.kill(LOST)
+
+    def abandon_running(self) -> None:
+        """Kill every runner; finished results stay owed."""
+        for name in self.slots.taken():
+            self.abandon(name)
+
+    def stop_all(self) -> None:
+        """TERM to every runner; the results say that the worker was lost."""
+        self.outbox.lift_limits()
+        for execution in self._executions.values():
+            execution.stop(LOST)
+
+    def kill_all(self) -> None:
+        """KILL to every runner that is left."""
+        for execution in self._executions.values():
+            execution.kill(LOST)
+
+    async def _carry_out(self, frame: Dispatch, delivery: Delivery) -> None:
+        name = frame.dispatch
+        call = {"modelType": frame.call.model_type, "methodName": frame.call.method}
+        self._report(
+            "dispatch_started",
+            dispatchId=name,
+            **call,
+            workflowName=frame.workflow,
+            stepName=frame.step,
+        )
+        outcome = await self._outcome(frame, delivery)
+        self._executions.pop(name, None)
+        self.slots.release(name)
+        delivery.finish(outcome)
+        self._report("dispatch_finished", dispatchId=name, **call, **_ending(outcome))
+        self._changed()
+
+    async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
+        try:
+            call = ShellCall.parse(frame.call)
+        except CallError as error:
+            return Outcome(ok=False, reason="start_failed", error=str(error))
+        environment = runner_environment(os.environ, frame.environment, call.env)
+        order = Order(frame.dispatch, call, environment, frame.timeout_s)
+        execution = Execution(order, delivery.put, self._host)
+        self._executions[frame.dispatch] = execution
+        try:
+            return await execution.run()
+        except Exception as error:
+            # The edge of a dispatch: a fault in one must not end the others, nor the connection.
+            return Outcome(ok=False, reason="start_failed", error=f"fault in the worker: {error!r}")
+
+
+def _ending(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "status": "success" if outcome.ok else "error",
+        "durationMs": outcome.duration_ms,
+        "error": outcome.error,
+    }

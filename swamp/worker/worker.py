@@ -1,0 +1,287 @@
+"""A worker's life: enroll, take work, lose the socket and come back, drain, end.
+
+Losing the socket loses no work: runners go on for the grace that the orchestrator told, and what
+they owe is handed over on the next socket. Only a drain, a signal or a permanent refusal ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from pydantic import ValidationError
+
+import swamp
+from swamp.execute.execution import Host
+from swamp.protocol import (
+    PROTOCOL_VERSION,
+    Ack,
+    Cancel,
+    Dispatch,
+    Drain,
+    Enroll,
+    Enrolled,
+    OutputAck,
+    ToWorker,
+)
+from swamp.worker.link import STABLE_S, Backoff, EnrollmentRefused, Link, SocketLost, dial
+from swamp.worker.options import BadOptions, WorkerOptions, socket_url
+from swamp.worker.runners import Runners
+from swamp.worker.slots import Slots
+
+EXIT_DRAINED = 0
+EXIT_FAILED = 1
+EXIT_REFUSED = 3
+
+FORCED_TERM_S = 2.0
+"""What runners get between TERM and KILL once the worker may not wait any longer, seconds."""
+FORCED_FLUSH_S = 2.0
+"""How long the worker then waits for its last results to be acknowledged, seconds."""
+
+Event = dict[str, Any]
+
+
+class Worker:
+    """One worker. `run` once; `signal` and `drain` from the event loop."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        machine: str,
+        host: Host,
+        report: Callable[[Event], None],
+        randomness: random.Random,
+    ) -> None:
+        self._options = options
+        self._machine = machine
+        self._report_event = report
+        self._url = socket_url(options.url)
+        self._instance = str(uuid.uuid4())
+        self._loop = asyncio.get_running_loop()
+        self._runners = Runners(Slots(options.concurrency), host, self._report, self._ended_one)
+        self._backoff = Backoff(randomness)
+        self._tasks = asyncio.TaskGroup()
+        self._over = asyncio.Event()
+        self._link: Link | None = None
+        self._enrolled: Enrolled | None = None
+        self._attempt = 0
+        self._signalled = False
+        self._exit: tuple[int, str] | None = None
+        self._grace: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._deadlines: list[asyncio.TimerHandle] = []
+        try:
+            self._introduction()
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise BadOptions(f"the worker's {where} cannot be: {first['msg']}") from None
+
+    async def run(self) -> int:
+        """Work until the end; the exit code."""
+        try:
+            async with self._tasks:
+                connection = self._tasks.create_task(self._stay_connected())
+                await self._over.wait()
+                connection.cancel()
+        finally:
+            for timer in (self._grace, self._idle, *self._deadlines):
+                if timer is not None:
+                    timer.cancel()
+        assert self._exit is not None
+        code, reason = self._exit
+        self._report("stopped", reason=reason)
+        return code
+
+    def signal(self) -> None:
+        """A signal to end: the first one drains, the next one does not wait."""
+        if self._signalled:
+            self._force("signal")
+        self._signalled = True
+        self.drain("signal")
+
+    def drain(self, reason: str) -> None:
+        """Take nothing more, finish what runs, hand it over, end. The first reason counts."""
+        if self._runners.slots.draining:
+            return
+        self._runners.slots.draining = True
+        self._exit = (EXIT_DRAINED, reason)
+        self._report("draining", reason=reason)
+        if self._link is not None:
+            self._runners.outbox.say(Drain(reason=reason))
+        if self._options.drain_timeout_s is not None:
+            self._later(self._options.drain_timeout_s, lambda: self._force("drain timed out"))
+        self._check_over()
+
+    # --- the connection
+
+    async def _stay_connected(self) -> None:
+        async with aiohttp.ClientSession() as http:
+            while True:
+                self._attempt += 1
+                self._report("connecting", url=self._options.url, attempt=self._attempt)
+                reason, delay_s = await self._one_socket(http)
+                if delay_s is None:
+                    self._abandon_all(EXIT_REFUSED, reason)
+                    return
+                self._report("disconnected", reason=reason)
+                if not self._options.reconnect:
+                    self._abandon_all(EXIT_FAILED, reason)
+                    return
+                self._report("retrying", delayMs=round(delay_s * 1000))
+                await asyncio.sleep(delay_s)
+
+    async def _one_socket(self, http: aiohttp.ClientSession) -> tuple[str, float | None]:
+        """Why the socket is lost, and after how long to try again; None for never."""
+        try:
+            link = await dial(http, self._url)
+        except SocketLost as lost:
+            return str(lost), self._backoff.next_s()
+        began = self._loop.time()
+        try:
+            await self._serve(link)
+            return "closed", self._backoff.next_s()
+        except EnrollmentRefused as refused:
+            told_s = self._backoff.told_s(refused.retry_after_s)
+            return str(refused), None if refused.permanent else told_s
+        except SocketLost as lost:
+            # A peer that hung must not hold up the goodbye.
+            link.cut()
+            if self._loop.time() - began >= STABLE_S:
+                self._backoff.reset()
+            return str(lost), self._backoff.next_s()
+        finally:
+            if self._link is link:
+                self._start_grace(link)
+            self._link = None
+            await link.close()
+
+    async def _serve(self, link: Link) -> None:
+        enrolled = await link.enroll(self._introduction())
+        again = self._enrolled is not None
+        self._link, self._enrolled, self._attempt = link, enrolled, 0
+        if self._grace is not None:
+            self._grace.cancel()
+        self._report("enrolled", workerId=enrolled.worker, reconnect=again)
+        outbox = self._runners.outbox
+        outbox.new_socket()
+        self._runners.settle(enrolled)
+        if self._runners.slots.draining:
+            outbox.say(Drain(reason=self._exit[1] if self._exit else ""))
+        if not again:
+            self._start_idle()
+        self._check_over()
+        await link.serve(outbox, self._handle, enrolled.heartbeat_s)
+
+    def _introduction(self) -> Enroll:
+        runners = self._runners
+        return Enroll(
+            protocol=PROTOCOL_VERSION,
+            version=swamp.__version__,
+            token=self._options.token,
+            instance=self._instance,
+            machine=self._machine,
+            platform=platform.system().lower(),
+            arch=platform.machine(),
+            labels=dict(self._options.labels),
+            capacity=runners.slots.capacity,
+            running=[name for name in runners.slots.taken() if name in runners.outbox],
+            finished=runners.outbox.finished(),
+        )
+
+    def _handle(self, frame: ToWorker) -> None:
+        if isinstance(frame, Dispatch):
+            self._take(frame)
+        elif isinstance(frame, Cancel):
+            self._runners.cancel(frame.dispatch)
+        elif isinstance(frame, OutputAck):
+            delivery = self._runners.outbox.of(frame.dispatch)
+            if delivery is not None:
+                delivery.acknowledge(frame.seq)
+        elif isinstance(frame, Ack):
+            self._runners.outbox.close(frame.dispatch)
+            self._check_over()
+        elif isinstance(frame, Drain):
+            self.drain("shutdown")
+        else:
+            raise SocketLost(f"the orchestrator sent '{frame.type}' out of turn")
+
+    # --- work
+
+    def _take(self, frame: Dispatch) -> None:
+        if not self._runners.take(frame, self._tasks):
+            return
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._runners.slots.admitted == self._options.max_dispatches:
+            self.drain("max-dispatches")
+
+    def _ended_one(self) -> None:
+        if not len(self._runners.slots):
+            self._start_idle()
+        self._check_over()
+
+    def _start_idle(self) -> None:
+        limit_s = self._options.idle_timeout_s
+        if limit_s is not None and not len(self._runners.slots):
+            if self._idle is not None:
+                self._idle.cancel()
+            self._idle = self._loop.call_later(limit_s, self.drain, "idle-timeout")
+
+    def _start_grace(self, link: Link) -> None:
+        if self._enrolled is not None:
+            # From when it was last heard: the orchestrator may have counted from there.
+            self._grace = self._loop.call_at(link.heard + self._enrolled.grace_s, self._grace_over)
+
+    def _grace_over(self) -> None:
+        # The orchestrator has given these leases up and may run the steps elsewhere by now.
+        self._runners.abandon_running()
+        if self._runners.slots.draining:
+            self._runners.outbox.close_all()
+        self._check_over()
+
+    # --- the end
+
+    def _force(self, reason: str) -> None:
+        if self._exit is not None and self._exit[0] != EXIT_DRAINED:
+            return
+        self._exit = (EXIT_FAILED, reason)
+        self._runners.stop_all()
+        self._later(FORCED_TERM_S, self._runners.kill_all)
+        self._check_over()
+
+    def _abandon_all(self, code: int, reason: str) -> None:
+        self._exit = (code, reason)
+        self._runners.slots.draining = True
+        self._runners.abandon_running()
+        self._runners.outbox.close_all()
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if self._exit is None or self._over.is_set() or len(self._runners.slots):
+            return
+        forced = self._exit[0] != EXIT_DRAINED
+        if forced and self._link is None:
+            self._runners.outbox.close_all()
+        if self._runners.settled:
+            if not forced:
+                self._report("drain_complete")
+            self._over.set()
+        elif forced:
+            self._later(FORCED_FLUSH_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._runners.outbox.close_all()
+        self._check_over()
+
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._deadlines.append(self._loop.call_later(delay_s, action))
+
+    def _report(self, kind: str, **fields: Any) -> None:
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._report_event({"kind": kind, **known})

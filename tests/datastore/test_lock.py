@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from datastore.errors import RepositoryLocked
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+
+HOLD = """
+import sys
+from pathlib import Path
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+lock = RepositoryLock(Layout(Path(sys.argv[1]))).acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+class YearsAgo:
+    def now(self) -> datetime:
+        return datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def holder(root: Path) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, root],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_second_process_is_told_who_holds_the_repository(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        with pytest.raises(RepositoryLocked) as refused:
+            RepositoryLock(Layout(tmp_path)).acquire()
+        expected = (
+            rf"this repository is served by pid {process.pid} \(since \d\d:\d\d:\d\d\); "
+            "stop it first, or talk to it with --server"
+        )
+        assert re.match(expected, str(refused.value))
+        process.kill()
+
+
+def test_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with RepositoryLock(Layout(tmp_path)).acquire():
+        pass
+
+
+def test_released_lock_can_be_taken_again_and_names_nobody(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    first = RepositoryLock(layout).acquire()
+    first.release()
+    first.release()
+    assert layout.lock.read_bytes() == b""
+    with RepositoryLock(layout), pytest.raises(RepositoryLocked):
+        RepositoryLock(layout).acquire()
+    RepositoryLock(layout).acquire().release()
+
+
+def test_lock_held_since_another_day_shows_the_date(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    refused = pytest.raises(RepositoryLocked, match=r"since 2020-01-0\d ")
+    with RepositoryLock(layout, YearsAgo()), refused:
+        RepositoryLock(layout).acquire()
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"[1]", b'{"pid": 1}'])
+def test_holder_that_did_not_sign_is_another_process(tmp_path: Path, content: bytes) -> None:
+    layout = Layout(tmp_path)
+    with RepositoryLock(layout):
+        layout.lock.write_bytes(content)
+        with pytest.raises(RepositoryLocked, match="served by another process"):
+            RepositoryLock(layout).acquire()

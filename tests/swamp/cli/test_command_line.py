@@ -1,0 +1,169 @@
+"""What holds for every command: global options, errors, exit codes, help."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from datastore.layout import Layout
+from swamp.cli.app import app
+
+
+def commands(
+    found: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group with the words that call it."""
+    found = found or typer.main.get_command(app)
+    yield path, found
+    for name, inner in getattr(found, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+EVERY = list(commands())
+LEAVES = [(path, found) for path, found in EVERY if not hasattr(found, "commands")]
+GLOBAL = {"--json", "--quiet", "--verbose", "--no-color", "--repo-dir"}
+
+
+def test_the_commands_are_these() -> None:
+    assert {" ".join(path) for path, _ in LEAVES} >= {
+        "init", "repo init", "vault create", "model list", "model show", "model validate",
+        "workflow list", "workflow show", "workflow validate", "workflow run", "run list",
+        "run show", "run watch", "run cancel", "serve", "worker connect", "worker list",
+        "worker queue", "worker token create", "worker token list", "worker token revoke",
+        "version",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "found"), EVERY, ids=lambda value: str(value))
+def test_every_command_and_option_says_what_it_is(path: tuple[str, ...], found: Any) -> None:
+    assert found.help, f"swamp {' '.join(path)} has no help"
+    for parameter in found.params:
+        assert parameter.help, f"{parameter.name} of swamp {' '.join(path)} has no help"
+    options = {option for parameter in found.params for option in parameter.opts}
+    assert options >= GLOBAL
+
+
+@pytest.mark.parametrize(("path", "found"), LEAVES, ids=lambda value: str(value))
+def test_every_command_shows_an_example_and_its_exit_codes(
+    path: tuple[str, ...], found: Any, swamp: Any
+) -> None:
+    result = swamp(*path, "--help")
+    assert result.code == 0
+    assert f"Examples:\n    " in result.out  # noqa: F541
+    assert f"swamp {' '.join(path[-2:] if path[0] == 'repo' else path)}" in result.out
+    assert "Exit codes: 0" in result.out
+
+
+@pytest.mark.parametrize("path", [(), ("worker",), ("worker", "token")])
+def test_a_group_alone_shows_its_help_and_is_wrong_usage(path: tuple[str, ...], swamp: Any) -> None:
+    result = swamp(*path)
+    assert result.code == 2
+    assert "Commands:" in result.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--json", "version"), ("version", "--json")],
+)
+def test_global_options_work_before_and_after_the_command(arguments: Any, swamp: Any) -> None:
+    assert swamp(*arguments).json["version"] == "0.1.0"
+
+
+def test_repo_dir_works_before_and_after_the_command_and_by_environment(
+    repo: Layout, monkeypatch: pytest.MonkeyPatch, swamp: Any
+) -> None:
+    monkeypatch.chdir("/")
+    root = str(repo.root)
+    assert swamp("--repo-dir", root, "workflow", "list").code == 0
+    assert swamp("workflow", "--repo-dir", root, "list").code == 0
+    assert swamp("workflow", "list", "--repo-dir", root).code == 0
+    monkeypatch.setenv("SWAMP_REPO_DIR", root)
+    assert swamp("workflow", "list").code == 0
+    assert swamp("workflow", "list", "--repo-dir", f"{root}/nowhere").code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["worker", "lst"], "Did you mean 'list'?"),
+        (["worker", "list", "--al"], "--al"),
+        (["run", "list", "--limit", "x"], "'--limit'"),
+        (["run", "list", "--status", "lost"], "expected one of running"),
+        (["worker", "token", "create", "t"], "--duration"),
+        (["worker", "token", "create", "t", "--duration", "soon"], "expected a duration"),
+        (["worker", "token", "create", "t", "--duration", "0"], "must be more than 0"),
+        (["worker", "connect"], "no server"),
+        (["worker", "connect", "ws://x"], "no token"),
+        (["worker", "connect", "ftp://x", "--token", "a.b"], "ws://HOST:PORT"),
+        (["workflow", "run", "w", "--priority", "9"], "'--priority'"),
+        (["workflow", "run", "w", "--on-interrupt", "die"], "die"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, swamp: Any
+) -> None:
+    result = swamp(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("Error: ")
+    assert said in result.err
+    assert result.err.count("\n") == 1
+    as_json = swamp(*arguments, "--json")
+    assert as_json.code == 2
+    assert json.loads(as_json.err)["code"] == "usage"
+
+
+def test_a_missing_repository_is_one_line_and_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swamp: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = swamp("worker", "list")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("Error: no .swamp.yaml in ")
+    assert "swamp init" in result.err
+    error = json.loads(swamp("worker", "list", "--json").err)
+    assert error["code"] == "no_repository"
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path: Path, swamp: Any) -> None:
+    (tmp_path / "file").write_text("")
+    result = swamp("init", str(tmp_path / "file" / "repo"))
+    assert result.code == 1
+    assert result.err == f"Error: {tmp_path}/file/repo: Not a directory\n"
+
+
+def test_an_interrupt_is_130_and_silent(monkeypatch: pytest.MonkeyPatch, swamp: Any) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("datastore.repository_init.initialize", interrupted)
+    result = swamp("init", ".")
+    assert (result.code, result.out, result.err) == (130, "", "")
+
+
+def test_a_reader_that_has_gone_is_no_error_message(repo: Layout) -> None:
+    # The pipe is closed before the command writes, as by `swamp … | head -0`.
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "swamp", "version"],
+        stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_starting_up_loads_nothing_heavy() -> None:
+    heavy = "pydantic yaml aiohttp watchfiles rich cryptography sqlite3 asyncio cel_expr_python"
+    script = (
+        f"import sys, swamp.cli; print([name for name in {heavy.split()!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

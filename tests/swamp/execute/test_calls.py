@@ -1,0 +1,62 @@
+"""A wrong call is refused with the thing, what was found and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datastore.kinds import Call
+from swamp.execute.calls import CallError, ShellCall, methods_of
+
+
+def call(
+    arguments: dict[str, Any], model_type: str = "command/shell", method: str = "execute"
+) -> Call:
+    return Call(model_type=model_type, model="build", method=method, arguments=arguments)
+
+
+def test_all_arguments() -> None:
+    parsed = ShellCall.parse(
+        call(
+            {"run": "x", "workingDir": "/", "timeout": 5, "env": {"A": ""}, "ignoreExitCode": True}
+        )
+    )
+    assert parsed == ShellCall("x", "/", 5, {"A": ""}, True)
+    assert ShellCall.parse(call({"run": "x"})) == ShellCall("x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "'run' is missing"),
+        ({"run": " \n"}, "'run' is empty"),
+        ({"run": 3}, "'run' must be text"),
+        ({"run": "a\0b"}, "'run' holds a NUL character"),
+        ({"run": "x", "timeOut": 1}, "unknown argument 'timeOut'; did you mean 'timeout'?"),
+        ({"run": "x", "zzz": 1}, "unknown argument 'zzz'; arguments: run, workingDir"),
+        ({"run": "x", "timeout": 0}, "'timeout' must be a positive whole number"),
+        ({"run": "x", "timeout": True}, "'timeout' must be a positive whole number"),
+        ({"run": "x", "env": ["A"]}, "'env' must be a map"),
+        ({"run": "x", "env": {"PORT": 80}}, "'env.PORT' must be text"),
+        ({"run": "x", "env": {"A=B": "1"}}, "'A=B' cannot be the name"),
+        ({"run": "x", "ignoreExitCode": "yes"}, "'ignoreExitCode' must be true or false"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(CallError, match="model 'build'") as refused:
+        ShellCall.parse(call(arguments))
+    assert says in str(refused.value)
+
+
+def test_values_are_not_repeated_in_errors() -> None:
+    with pytest.raises(CallError) as refused:
+        ShellCall.parse(call({"run": ["s3cret"]}))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_unknown_type_and_method_name_what_exists() -> None:
+    with pytest.raises(CallError, match=r"unknown model type 'command/shel'; did you mean"):
+        methods_of("command/shel")
+    with pytest.raises(CallError, match=r"no method 'run'; methods: execute"):
+        ShellCall.parse(call({"run": "x"}, method="run"))

@@ -1,0 +1,248 @@
+"""The client against a scripted server over TCP and over a socket file."""
+
+import json
+import os
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastore.errors import SwampError
+from datastore.layout import Layout
+from swamp.client import Client, ServerError, Unreachable, local_client
+
+Handle = Callable[[BaseHTTPRequestHandler], None]
+
+
+class _Quiet(BaseHTTPRequestHandler):
+    handle_with: Handle
+
+    def do_GET(self) -> None:
+        type(self).handle_with(self)
+
+    do_POST = do_GET
+
+    def address_string(self) -> str:
+        return "peer"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def _handler(handle: Handle) -> type[_Quiet]:
+    return type("Handler", (_Quiet,), {"handle_with": staticmethod(handle)})
+
+
+class _UnixServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+@contextmanager
+def serving(handle: Handle, path: Path | None = None) -> Iterator[str]:
+    """A server at a free port, or at a socket file."""
+    server: socketserver.BaseServer
+    if path is None:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(handle))
+        shown = f"http://127.0.0.1:{server.server_address[1]}"  # type: ignore[str-bytes-safe]
+    else:
+        server = _UnixServer(str(path), _handler(handle))
+        shown = str(path)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield shown
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    request.send_response(status)
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
+
+
+def answering(status: int, body: Any) -> Handle:
+    return lambda request: answer(request, status, json.dumps(body).encode())
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_get_and_post_carry_query_and_body() -> None:
+    seen: list[tuple[str, str, bytes]] = []
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+        seen.append((request.command, request.path, body))
+        answer(request, 200, b'{"ok": true}')
+
+    with serving(handle) as url:
+        client = Client(url)
+        assert client.get("/api/v1/runs", workflow="a b", status=None, limit=5) == {"ok": True}
+        client.post("/api/v1/runs", {"workflow": "x"})
+        client.post("/api/v1/cancel")
+    assert seen == [
+        ("GET", "/api/v1/runs?workflow=a+b&limit=5", b""),
+        ("POST", "/api/v1/runs", b'{"workflow": "x"}'),
+        ("POST", "/api/v1/cancel", b"{}"),
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["http", "ws"])
+def test_web_socket_urls_and_a_path_before_all_others_are_understood(scheme: str) -> None:
+    paths = []
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        paths.append(request.path)
+        answer(request, 200, b"{}")
+
+    with serving(handle) as url:
+        Client(url.replace("http", scheme) + "/swamp/").get("/health")
+    assert paths == ["/swamp/health"]
+
+
+def test_a_refusal_keeps_the_servers_words_and_code() -> None:
+    refusal = {"error": "no workflow named 'x'", "code": "workflow_not_found"}
+    with serving(answering(404, refusal)) as url, pytest.raises(ServerError) as caught:
+        Client(url).get("/api/v1/runs/x")
+    assert str(caught.value) == "no workflow named 'x'"
+    assert caught.value.code == "workflow_not_found"
+
+
+def test_a_refused_connection_says_what_to_do_in_one_line() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unreachable, match=f"no server listens on {url}: start it with"):
+        Client(url).get("/health")
+
+
+def test_something_else_at_that_port_is_named_as_such() -> None:
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        answer(request, 200, b"<html>\nhi</html>")
+
+    with serving(handle) as url, pytest.raises(Unreachable, match="is no swamp server"):
+        Client(url).get("/health")
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "localhost:9090", "http://", "http://x:port", ""])
+def test_what_is_no_url_is_refused_before_anything_is_tried(url: str) -> None:
+    with pytest.raises(SwampError, match="is no server URL"):
+        Client(url)
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+def event(seq: int, kind: str = "output") -> bytes:
+    return json.dumps({"seq": seq, "kind": kind}).encode() + b"\n"
+
+
+def stream(request: BaseHTTPRequestHandler, body: bytes) -> None:
+    """What a server sends that dies afterwards: no length, no end marker."""
+    request.send_response(200)
+    request.end_headers()
+    request.wfile.write(body)
+
+
+def test_events_go_on_after_a_lost_connection_without_gap_or_repeat() -> None:
+    asked = []
+    bodies = [
+        event(1) + b"\n" + event(2) + b'{"seq": 3, "ki',
+        b"",
+        event(3) + event(4, "run_completed"),
+    ]
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        stream(request, bodies[len(asked) - 1])
+
+    slept: list[float] = []
+    notices: list[str] = []
+    with serving(handle) as url:
+        client = Client(url, sleep=slept.append)
+        got = list(client.events("run/1", notice=notices.append))
+    assert [item["seq"] for item in got] == [1, 2, 3, 4]
+    assert [path.partition("after=")[2] for path in asked] == [
+        "0&follow=1", "2&follow=1", "2&follow=1"
+    ]  # fmt: skip
+    assert asked[0].startswith("/api/v1/runs/run%2F1/events")
+    assert slept == [1.0, 2.0]
+    assert "trying again (1 of 5)" in notices[0]
+
+
+def test_events_give_up_after_five_failures_in_a_row() -> None:
+    slept: list[float] = []
+    client = Client(f"http://127.0.0.1:{free_port()}", sleep=slept.append)
+    with pytest.raises(Unreachable, match="no server listens"):
+        list(client.events("r"))
+    assert slept == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_an_unknown_run_is_not_asked_for_again() -> None:
+    def never(_: float) -> None:
+        raise AssertionError("slept for a refusal")
+
+    refusal = {"error": "no run 'r'", "code": "run_not_found"}
+    with serving(answering(404, refusal)) as url, pytest.raises(ServerError, match="no run"):
+        list(Client(url, sleep=never).events("r"))
+
+
+# -- the repository's own server -----------------------------------------------------------------
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = Layout(tmp_path)
+    layout.private.mkdir()
+    return layout
+
+
+def test_the_repositorys_server_is_found_by_its_socket(layout: Layout) -> None:
+    with serving(answering(200, {"status": "ok"}), layout.socket):
+        client = local_client(layout)
+        assert client is not None
+        assert client.get("/health") == {"status": "ok"}
+
+
+def test_a_socket_in_a_folder_too_deep_for_the_kernel_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = Layout(tmp_path / ("d" * 120))
+    deep.private.mkdir(parents=True)
+    monkeypatch.chdir(deep.private)
+    with serving(answering(200, {"status": "ok"}), Path("serve.sock")):
+        client = local_client(deep)
+        assert client is not None
+        assert client.get("/health") == {"status": "ok"}
+
+
+def test_no_server_is_none_at_once_also_when_a_dead_one_left_its_socket_and_lock(
+    layout: Layout,
+) -> None:
+    def never(_: float) -> None:
+        raise AssertionError("waited for nobody")
+
+    assert local_client(layout, never) is None
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(layout.socket))
+    layout.lock.write_text("")
+    assert local_client(layout, never) is None
+
+
+def test_a_server_that_is_starting_is_waited_for(layout: Layout) -> None:
+    layout.lock.write_text(json.dumps({"pid": os.getpid()}))
+    slept: list[float] = []
+    assert local_client(layout, slept.append) is None
+    assert 1.8 <= sum(slept) <= 2.2

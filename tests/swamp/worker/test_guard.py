@@ -1,0 +1,115 @@
+"""When a worker dies by SIGKILL, nothing that it ran stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+from fake_orchestrator import Orchestrator, shell
+
+from swamp.protocol import Accepted, Output
+from swamp.worker import guarding
+from swamp.worker.guard import follow
+
+PROGRAM = """
+import asyncio, sys
+from swamp.worker.connect import run_worker
+from swamp.worker.options import WorkerOptions
+from pathlib import Path
+options = WorkerOptions(url=sys.argv[1], token="t.s", cache_dir=Path(sys.argv[2]))
+sys.exit(asyncio.run(run_worker(options, lambda event: print(event, flush=True))))
+"""
+
+
+def test_guard_knows_what_has_begun_and_not_ended() -> None:
+    lines = [b"begin a\n", b"begin b\n", b"group 12 a\n", b"begin c\n", b"end c\n", b"end x\n"]
+    assert follow([*lines, b"end "]) == {"a": 12, "b": None}
+
+
+def only_child(pid: int, besides: int = 0) -> int | None:
+    """The one child of the process, by whichever of its threads."""
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    found = {int(word) for words in lists for word in words.split()} - {besides}
+    return found.pop() if len(found) == 1 else None
+
+
+async def end_of(pid: int) -> None:
+    """Returns when the process has ended."""
+    descriptor = os.pidfd_open(pid)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+async def test_killed_worker_takes_its_runners_along(
+    orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
+    )
+    assert worker.stdout is not None
+    socket = await orchestrator.enrolled()
+    await socket.send(
+        shell(
+            "d1",
+            "trap '' TERM\n"
+            "setsid sh -c 'echo $$; exec sleep 600' &\n"
+            "sleep 0.1; echo $$ $PPID; while :; do sleep 1; done",
+        )
+    )
+    await socket.expect(Accepted)
+    while len(socket.text("d1").split()) < 3:
+        await socket.expect(Output)
+    stray, runner, parent = map(int, socket.text("d1").split())
+    assert parent == worker.pid
+    waits = [asyncio.ensure_future(end_of(pid)) for pid in (stray, runner)]
+    worker.send_signal(signal.SIGKILL)
+    async with asyncio.timeout(2):
+        await asyncio.gather(*waits)
+    # Its streams are closed too: no guard holds them open.
+    async with asyncio.timeout(2):
+        await worker.stdout.read()
+    await worker.wait()
+
+
+async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarding, "_RESTART_S", 0.01)
+    async with guarding.Guard().running() as guard:
+        runner = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
+        guard.begin("d1")
+        guard.spawned("d1", runner.pid)
+        first = only_child(os.getpid(), besides=runner.pid)
+        os.kill(first, signal.SIGKILL)
+        await end_of(first)
+        while only_child(os.getpid(), besides=runner.pid) in (None, first):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert await runner.wait() == -signal.SIGKILL
+
+
+async def test_drained_worker_process_leaves_no_guard(
+    orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
+    )
+    assert worker.stdout is not None
+    await orchestrator.enrolled()
+    while b"enrolled" not in await worker.stdout.readline():
+        pass
+    guard = asyncio.ensure_future(end_of(only_child(worker.pid)))
+    worker.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(5):
+        assert await worker.wait() == 0
+        await guard

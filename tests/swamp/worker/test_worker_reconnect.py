@@ -1,0 +1,228 @@
+"""Losing the socket loses nothing; what has no lease any more is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_orchestrator import Orchestrator, RunningWorker, Socket, refusal, shell
+
+from swamp.protocol import Accepted, Ack, Drain, Output, OutputAck, ResultFrame
+from swamp.worker import link
+
+Start = Callable[..., RunningWorker]
+
+
+async def started(socket: Socket, dispatch: str, run: str) -> int:
+    """Dispatch a command that prints its pid first; the pid."""
+    await socket.send(shell(dispatch, f"echo $$; {run}"))
+    assert (await socket.expect(Accepted)).dispatch == dispatch
+    return int((await socket.expect(Output)).raw())
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+async def test_output_goes_on_after_each_cut_with_no_piece_twice_or_missing(
+    orchestrator: Orchestrator, start: Start, tmp_path: Path
+) -> None:
+    worker = start()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    program = f'for part in 1 2 3 4; do seq -f "$part-%g" 20000; read x < {gate}; done'
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", program))
+    await socket.expect(Accepted)
+    stored: list[Output] = []
+    for _ in range(3):
+        stored.append(await socket.expect(Output))
+        await socket.send(OutputAck(dispatch="d1", seq=stored[-1].seq))
+        socket.cut()
+        await worker.until("disconnected", len(stored))
+        await asyncio.to_thread(gate.write_text, "go\n")
+        socket = await orchestrator.enrolled(keep={"d1": len(stored)})
+        assert (socket.enroll.running, socket.enroll.finished) == (["d1"], [])
+    await asyncio.to_thread(gate.write_text, "go\n")
+    result = await socket.result("d1")
+    stored += socket.outputs
+    assert [o.seq for o in stored] == list(range(1, len(stored) + 1))
+    expected = "".join(f"{part}-{i}\n" for part in range(1, 5) for i in range(1, 20001))
+    assert b"".join(o.raw() for o in stored).decode() == expected
+    assert result.outcome.ok
+    assert worker.kinds().count("dispatch_started") == 1
+    assert (await worker.until("enrolled", 2))["reconnect"] is True
+
+
+async def test_result_is_kept_until_acknowledged_over_sockets(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    start()
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", "echo x"))
+    await socket.expect(Accepted)
+    first = await socket.result("d1", ack=False)
+    socket.cut()
+    again = await orchestrator.enrolled(keep={"d1": 1})
+    assert (again.enroll.running, again.enroll.finished) == ([], ["d1"])
+    assert await again.result("d1") == first
+    assert again.outputs == []
+    again.cut()
+    assert (await orchestrator.enrolled()).enroll.finished == []
+
+
+async def test_result_that_nobody_asked_to_keep_comes_alone(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    start()
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", "echo x"))
+    await socket.expect(ResultFrame | Accepted)  # type: ignore[arg-type]
+    await socket.result("d1", ack=False)
+    socket.cut()
+    again = await orchestrator.enrolled()
+    assert (await again.expect(ResultFrame)).dispatch == "d1"
+    assert again.outputs == []
+
+
+async def test_runners_without_a_lease_are_killed_and_not_reported(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start(concurrency=3)
+    socket = await orchestrator.enrolled()
+    listed = await started(socket, "listed", "trap '' TERM; while :; do sleep 1; done")
+    forgotten = await started(socket, "forgotten", "exec sleep 60")
+    kept = await started(socket, "kept", "exec sleep 60")
+    socket.cut()
+    again = await orchestrator.enrolled(keep={"kept": 1}, kill=["listed"])
+    assert again.enroll.running == ["forgotten", "kept", "listed"]
+    await worker.until("dispatch_finished", 2)
+    assert gone(listed) and gone(forgotten) and not gone(kept)
+    await again.send(shell("d4", "true"))
+    await again.expect(Accepted)
+    assert (await again.expect(ResultFrame)).dispatch == "d4"
+
+
+async def test_finished_result_in_the_kill_list_is_dropped(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", "true"))
+    await socket.expect(Accepted)
+    await socket.result("d1", ack=False)
+    socket.cut()
+    again = await orchestrator.enrolled(kill=["d1"])
+    await again.send(Drain())
+    await again.expect(Drain)
+    assert await worker.exit_code() == 0
+
+
+async def test_cut_off_beyond_the_grace_kills_the_runners(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    orchestrator.grace_s = 0.5
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    silent = await orchestrator.dialled()
+    assert silent.enroll.running == ["d1"]
+    finished = await worker.until("dispatch_finished")
+    assert finished["status"] == "error"
+    assert gone(pid)
+    silent.cut()
+    assert (await orchestrator.enrolled()).enroll.running == []
+
+
+async def test_temporary_refusals_do_not_extend_the_grace(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    orchestrator.grace_s = 0.5
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    while "dispatch_finished" not in worker.kinds():
+        next_socket = await orchestrator.dialled()
+        await next_socket.send(refusal(permanent=False, retry_after_ms=50))
+    assert gone(pid)
+
+
+async def test_permanent_refusal_at_the_return_kills_the_runners(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    await (await orchestrator.dialled()).send(refusal(permanent=True))
+    assert await worker.exit_code() == 3
+    assert gone(pid)
+
+
+async def test_silent_orchestrator_is_left(orchestrator: Orchestrator, start: Start) -> None:
+    orchestrator.heartbeat_s = 0.1
+    worker = start()
+    await orchestrator.enrolled()
+    reason = (await worker.until("disconnected"))["reason"]
+    assert reason.startswith("nothing received for 0.")
+    assert (await orchestrator.enrolled()).enroll.token == "t.s"
+
+
+async def test_orchestrator_that_does_not_read_is_left(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SEND_TIMEOUT_S", 0.3)
+    worker = start(concurrency=12)
+    socket = await orchestrator.enrolled()
+    socket.stop_reading()
+    await socket.send(*(shell(f"d{n}", "exec cat /dev/zero") for n in range(12)))
+    assert "read nothing for 0.3 s" in (await worker.until("disconnected"))["reason"]
+    assert len((await orchestrator.enrolled()).enroll.running) == 12
+
+
+async def test_draining_worker_comes_back_to_hand_its_result_over(
+    orchestrator: Orchestrator, start: Start, tmp_path: Path
+) -> None:
+    worker = start()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    socket = await orchestrator.enrolled()
+    await started(socket, "d1", f"read x < {gate}")
+    await socket.send(Drain())
+    await socket.expect(Drain)
+    socket.cut()
+    await worker.until("disconnected")
+    await asyncio.to_thread(gate.write_text, "go\n")
+    await worker.until("dispatch_finished")
+    again = await orchestrator.enrolled(keep={"d1": 1})
+    assert (await again.expect(Drain)).reason == "shutdown"
+    await again.expect(ResultFrame)
+    await again.send(Ack(dispatch="d1"))
+    assert await worker.exit_code() == 0
+
+
+async def test_without_reconnect_a_loss_is_the_end(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start(reconnect=False)
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    await socket.close()
+    assert await worker.exit_code() == 1
+    assert worker.events[-1] == {"kind": "stopped", "reason": "closed by the orchestrator"}
+    assert gone(pid)
+
+
+async def test_unreachable_orchestrator_is_tried_again(start: Start) -> None:
+    worker = start(url="ws://127.0.0.1:9")
+    await worker.until("connecting", 3)
+    assert "no connection to ws://127.0.0.1:9" in (await worker.until("disconnected"))["reason"]
