@@ -182,7 +182,7 @@ def _write_beside(
             file.write(data)
             file.flush()
             if replaced is not None:
-                os.fchmod(handle, stat_bits.S_IMODE(replaced.st_mode))
+                _look_like(handle, replaced)
             if durable:
                 os.fsync(handle)
             stat = _stat(os.fstat(handle))
@@ -190,6 +190,15 @@ def _write_beside(
         remove(temp)
         raise
     return temp, stat
+
+
+def _look_like(handle: int, replaced: os.stat_result) -> None:
+    """The mode bits of the file that is replaced and, where we may, its owner."""
+    if replaced.st_uid != os.geteuid():
+        # A server that runs as root must not take a person's file away from them.
+        with suppress(PermissionError):
+            os.fchown(handle, replaced.st_uid, replaced.st_gid)
+    os.fchmod(handle, stat_bits.S_IMODE(replaced.st_mode))
 
 
 def _create_beside(path: str | Path, suffix: str) -> tuple[str, int]:

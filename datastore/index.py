@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastore.files import Stat
-from datastore.sqlite_file import is_broken, wal_path
+from datastore.sqlite_file import clear_place, inode_of, is_broken, wal_path
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +48,11 @@ class Index:
         self._path = path
         self._kinds = tuple(kinds)
         try:
-            self._db = self._open()
+            self._db, self._inode = self._open()
         except sqlite3.Error as error:
             if not is_broken(error):
                 raise
-            self._remove(str(error))
-            self._db = self._open()
+            self._begin(str(error))
 
     def rows(self, kind: str) -> Iterator[IndexRow]:
         """Every row of a kind."""
@@ -74,29 +73,19 @@ class Index:
         removals: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Write rows and remove others, by kind, all in one transaction."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            for kind, row in puts:
-                insert = f'INSERT OR REPLACE INTO "{kind}" VALUES (?, ?, ?, ?, ?, ?)'
-                self._db.execute(
-                    insert, (row.name, *_columns(row.stat), row.finished, row.document)
-                )
-            for kind, name in removals:
-                self._db.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
+        if inode_of(self._path) != self._inode:
+            self._move()
+        _write(self._db, puts, removals)
 
     def rebuild(self, reason: str) -> None:
         """Throw the file away and begin an empty one."""
         self._db.close()
-        self._remove(reason)
-        self._db = self._open()
+        self._begin(reason)
 
     def sync(self) -> None:
-        """Return when every row written before is on disk. Any thread may call it."""
+        """Return when every row written before is on disk."""
+        if inode_of(self._path) != self._inode:
+            self._move()
         # What is not in the WAL any more was synced by the checkpoint that moved it. Only this
         # file may be opened beside SQLite: closing the others would drop its locks.
         descriptor = os.open(wal_path(self._path), os.O_RDONLY)
@@ -109,7 +98,29 @@ class Index:
         """Close the file; its last rows move from the WAL into it."""
         self._db.close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _move(self) -> None:
+        """Go on in a new file: this one was removed (`git clean -fdx`) and ends with the process.
+
+        Its rows go along, as they can still be read.
+        """
+        log.warning("the index %s was removed while in use; it is written anew", self._path)
+        rows = [(kind, row) for kind in self._kinds for row in self.rows(kind)]
+        clear_place(self._path)
+        db, inode = self._open()
+        try:
+            _write(db, rows, ())
+        except BaseException:
+            db.close()
+            raise
+        self._db.close()
+        self._db, self._inode = db, inode
+
+    def _begin(self, reason: str) -> None:
+        log.warning("the index %s is begun anew: %s", self._path, reason)
+        clear_place(self._path)
+        self._db, self._inode = self._open()
+
+    def _open(self) -> tuple[sqlite3.Connection, int | None]:
         db = sqlite3.connect(
             self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -126,7 +137,7 @@ class Index:
         except BaseException:
             db.close()
             raise
-        return db
+        return db, inode_of(self._path)
 
     def _drop_tables(self, db: sqlite3.Connection) -> None:
         log.warning("the index %s is of another version and begun anew", self._path)
@@ -134,10 +145,24 @@ class Index:
         for (table,) in tables:
             db.execute(f'DROP TABLE "{table}"')
 
-    def _remove(self, reason: str) -> None:
-        log.warning("the index %s is begun anew: %s", self._path, reason)
-        for suffix in ("", "-wal", "-shm"):
-            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+
+def _write(
+    db: sqlite3.Connection,
+    puts: Iterable[tuple[str, IndexRow]],
+    removals: Iterable[tuple[str, str]],
+) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for kind, row in puts:
+            insert = f'INSERT OR REPLACE INTO "{kind}" VALUES (?, ?, ?, ?, ?, ?)'
+            db.execute(insert, (row.name, *_columns(row.stat), row.finished, row.document))
+        for kind, name in removals:
+            db.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 def _columns(stat: Stat) -> tuple[int, int, int]:

@@ -210,6 +210,14 @@ class ObservedWriter:
     # -- the writer's thread ---------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # Nothing is lost, the journal has it; the traceback goes to stderr.
+            self._trouble = "the writer of files ended by an error of ours; restart the server"
+            raise
+
+    def _serve(self) -> None:
         while True:
             self._wake.wait(self._patience_s())
             self._wake.clear()

@@ -33,6 +33,21 @@ def wal_path(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def inode_of(path: Path) -> int | None:
+    """Which file is at `path`; None without one."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def clear_place(path: Path) -> None:
+    """Have a folder for a new database at `path`, and nothing there that SQLite would replay."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for part in (path, wal_path(path), path.with_name(path.name + "-shm")):
+        part.unlink(missing_ok=True)
+
+
 def to_json(document: Mapping[str, Any]) -> bytes:
     """A document as compact JSON, ASCII only, keys in their order."""
     return json.dumps(document, separators=(",", ":")).encode("ascii")

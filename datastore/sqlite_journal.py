@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from datastore.errors import DatastoreError, Degraded
 from datastore.journal import Op, Put, Remove, Story
-from datastore.sqlite_file import checkpoint, is_broken, to_json, wal_path
+from datastore.sqlite_file import (
+    checkpoint,
+    clear_place,
+    inode_of,
+    is_broken,
+    to_json,
+    wal_path,
+)
 
 if TYPE_CHECKING:
     # Commands that only read (`datastore/reader.py`) start faster without it.
@@ -80,11 +87,11 @@ class SqliteJournal:
         self._given_up = False
         try:
             self._db = _connect(path)
-            self._db.execute(_SCHEMA)
             last = self._db.execute("SELECT min(seq), max(seq), max(commit_no) FROM rows")
             first_seq, last_seq, last_commit_no = last.fetchone()
         except sqlite3.Error as error:
             raise DatastoreError(_unreadable(path, error)) from error
+        self._inode = inode_of(path)
         self._deleted_through = (first_seq or 1) - 1
         self._next_seq = (last_seq or 0) + 1
         self._next_commit_no = (last_commit_no or 0) + 1
@@ -236,15 +243,25 @@ class SqliteJournal:
         return rows
 
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        if inode_of(self._path) != self._inode:
+            self._move()
+        _insert(self._db, rows)
+
+    def _move(self) -> None:
+        """Go on in a new file: this one was removed (`git clean -fdx`) and ends with the process.
+
+        Its rows go along, as they can still be read.
+        """
+        log.warning("the journal %s was removed while in use; it is written anew", self._path)
+        clear_place(self._path)
+        db = _connect(self._path)
         try:
-            # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.
-            self._db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
-            self._db.execute("COMMIT")
+            _insert(db, self._db.execute("SELECT * FROM rows").fetchall())
         except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            db.close()
             raise
+        self._db.close()
+        self._db, self._inode = db, inode_of(self._path)
 
     def _say_trouble(self, error: Exception) -> None:
         reason = f"the journal {self._path} cannot be written: {error}"
@@ -305,6 +322,19 @@ def _row_of(op: Op) -> tuple[str, str, bytes | None]:
             return HISTORY, run, to_json({"workflow": workflow, "text": text})
 
 
+def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+    """Rows in one transaction: all of them on disk, or none."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.
+        db.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?)", rows)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
@@ -314,6 +344,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     # Checkpoints run beside the commits (`delete_through`), not inside an unlucky one of them.
     db.execute("PRAGMA wal_autocheckpoint=0")
     db.execute(f"PRAGMA journal_size_limit={_WAL_MAX_BYTES}")
+    db.execute(_SCHEMA)
     return db
 
 

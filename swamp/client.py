@@ -119,16 +119,18 @@ class Client:
         A lost connection is tried again up to five times in a row, after 1, 2, … seconds, and the
         stream goes on where it stopped; `notice` is told so in one line.
         """
-        failures = 0
-        while True:
+        failures, is_over = 0, False
+        while not is_over:
             try:
                 for event in self._stream(run, after):
                     failures, after = 0, event["seq"]
+                    is_over = event["kind"] == _LAST_EVENT
                     yield event
-                    if event["kind"] == _LAST_EVENT:
-                        return
-                raise Unreachable(f"{self._address.shown} ended the stream of run {run} early")
+                if not is_over:
+                    raise Unreachable(f"{self._address.shown} ended the stream of run {run} early")
             except Unreachable as lost:
+                if is_over:
+                    return
                 failures += 1
                 if failures > RECONNECTS_MAX:
                     raise

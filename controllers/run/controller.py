@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import islice
 from typing import Any
 
@@ -309,7 +310,7 @@ class RunController:
         now = self._context.clock.now()
         job = change.job
         if change.state == "running":
-            live.job_started[job] = now
+            live.job_started[job] = self._began(live, job) or now
             self._events.emit(live.run, f"job_started/{job}", "job_started", job=job)
             return
         if change.state == "skipped":
@@ -326,6 +327,13 @@ class RunController:
             status=change.state,
             durationMs=round(passed.total_seconds() * 1000),
         )
+
+    def _began(self, live: LiveRun, job: str) -> datetime | None:
+        """When a job's first step was recorded, if an earlier process had started it."""
+        pendings = self._store.by(PENDING, "run", live.run)
+        steps = self._store.by(STEPS, "run", live.run)
+        seen = [one.created_at for one in (*pendings, *steps) if one.spec.job == job]
+        return parse_stamp(min(seen)) if seen else None
 
     def _write_counts(self, live: LiveRun) -> Wait | None:
         """Bring the counts in the run's record up to date, at most once a second."""

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from swamp import __version__
-from swamp.cli import model, repository, run, serve, token, vault, worker, workflow
+from swamp.cli import demo, model, repository, run, serve, token, vault, worker, workflow
 from swamp.cli.command import Help, command, group
 from swamp.cli.console import Console
 
@@ -35,6 +35,7 @@ def _groups(parent: typer.Typer) -> None:
 repository.declare_init(app)
 _groups(app)
 serve.declare(app)
+demo.declare(app)
 command(app, "version", Help("Show the version.", ("swamp version", "swamp version --json")))(
     version
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ _GLOBALS: dict[str, Any] = {
     "repo_dir": RepoDir,
 }
 _META_KEY = "swamp.console"
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +89,18 @@ def command(app: typer.Typer, name: str, help_: Help) -> Callable[[Callable[...,
         @functools.wraps(function)
         def run(ctx: typer.Context, **values: Any) -> None:
             given = {name: values.pop(name) for name in _GLOBALS}
-            function(_console(ctx, given), **values)
+            console = _console(ctx, given)
+            if console.verbose:
+                _log_more()
+            function(console, **values)
 
-        _sign(run, function)
+        _sign(run, _options_of(function))
         app.command(name, help=help_.text, epilog=help_.epilog())(run)
 
     return declare
 
 
-def _globals_first(
-    ctx: typer.Context,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
-    repo_dir: RepoDir = None,
-) -> None:
-    given = {
-        "json": json,
-        "quiet": quiet,
-        "verbose": verbose,
-        "no_color": no_color,
-        "repo_dir": repo_dir,
-    }
+def _globals_first(ctx: typer.Context, **given: Any) -> None:
     _console(ctx, given)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
@@ -127,20 +118,34 @@ def _console(ctx: typer.Context, given: dict[str, Any]) -> Console:
     return console
 
 
-def _sign(run: Callable[..., None], function: Callable[..., None]) -> None:
-    """Give `run` the function's options and the global ones, for typer to read."""
+def _log_more() -> None:
+    import logging
+
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
+
+
+def _options_of(function: Callable[..., None]) -> list[inspect.Parameter]:
+    """What a command takes on its own: all parameters after the console."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
-    keyword = inspect.Parameter.KEYWORD_ONLY
+    return [one.replace(kind=_KEYWORD, annotation=hints[one.name]) for one in own]
+
+
+def _sign(run: Callable[..., None], own: list[inspect.Parameter]) -> None:
+    """Give `run` its own options and the global ones, for typer to read."""
     parameters = [
-        inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(one.replace(kind=keyword, annotation=hints[one.name]) for one in own),
+        inspect.Parameter("ctx", _KEYWORD, annotation=typer.Context),
+        *own,
         *(
             inspect.Parameter(
-                name, keyword, annotation=kind, default=None if name == "repo_dir" else False
+                name, _KEYWORD, annotation=kind, default=None if name == "repo_dir" else False
             )
             for name, kind in _GLOBALS.items()
         ),
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
+
+
+_sign(_globals_first, [])

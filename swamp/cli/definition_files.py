@@ -78,6 +78,20 @@ def broken(problem: InvalidFile) -> dict[str, Any]:
     return view
 
 
+def add_rivals(layout: Layout, results: list[dict[str, Any]]) -> None:
+    """Add to each result of a valid file what only all files together show: a name taken twice."""
+    from datastore.definitions import Catalog
+
+    catalog = Catalog(layout.root)
+    catalog.scan()
+    problems = {problem.path: problem for problem in catalog.problems()}
+    for result in results:
+        if result["passed"] and result["path"] in problems:
+            rival = broken(problems[result["path"]])
+            result["validations"].append({**rival, "name": "Unique name and id"})
+            result["passed"] = False
+
+
 def finding_lines(validations: list[dict[str, Any]]) -> list[str]:
     """Errors and warnings as an editor's `path:line:column: …`, nothing for what is well."""
     lines = []

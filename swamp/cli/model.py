@@ -10,11 +10,12 @@ import typer
 from datastore.errors import InvalidFile, SwampError
 from swamp.cli.command import Help, command, group
 from swamp.cli.console import Console
-from swamp.cli.definition_files import broken, chosen, finding_lines, look_at_all
+from swamp.cli.definition_files import add_rivals, broken, chosen, finding_lines, look_at_all
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
     from datastore.definitions import ModelDefinition
+    from datastore.yaml_loader import Document
     from swamp.cli.definition_files import Looked
 
 app = group("Models are what steps call: a type, its arguments and its methods.")
@@ -75,6 +76,7 @@ def validate(
     layout = console.layout()
     files = chosen(look_at_all(layout, layout.models), "model", name)
     results = [_checked(file) for file in files]
+    add_rivals(layout, results)
     passed = [result for result in results if result["passed"]]
     document = {
         "models": results,
@@ -89,18 +91,11 @@ def validate(
 
 
 def _checked(file: Looked) -> dict[str, Any]:
-    from datastore.definitions import parse_model
-
-    validations = [{"name": "Schema validation", "passed": True, "path": file.path}]
+    validations = [broken(file.problem)] if file.problem is not None else []
     name = file.path
-    try:
-        if file.problem is not None:
-            raise file.problem
-        assert file.document is not None
+    if file.document is not None:
         name = str(file.document.value.get("name", file.path))
-        validations += _method_checks(parse_model(file.document, file.path), file)
-    except InvalidFile as problem:
-        validations = [broken(problem)]
+        validations = _checks(file.document, file.path)
     return {
         "modelName": name,
         "path": file.path,
@@ -109,15 +104,25 @@ def _checked(file: Looked) -> dict[str, Any]:
     }
 
 
-def _method_checks(model: ModelDefinition, file: Looked) -> list[dict[str, Any]]:
+def _checks(document: Document, path: str) -> list[dict[str, Any]]:
+    from datastore.definitions import ModelDefinition
+    from datastore.definitions.problems import find_problems
+
+    model, problems = find_problems(ModelDefinition, document)
+    if model is None:
+        return [broken(InvalidFile(path, one.text, one.position)) for one in problems]
+    well = {"name": "Schema validation", "passed": True, "path": path}
+    return [well, *_method_checks(model, document, path)]
+
+
+def _method_checks(model: ModelDefinition, document: Document, path: str) -> list[dict[str, Any]]:
     """Whether each method exists and takes what the model gives it."""
     from datastore.kinds import Call
     from swamp.execute.calls import ShellCall, methods_of
 
     checks = []
     for method, written in model.methods.items():
-        keys: tuple[str, ...] = ("methods", method)
-        check: dict[str, Any] = {"name": f"Method '{method}'", "passed": True, "path": file.path}
+        check: dict[str, Any] = {"name": f"Method '{method}'", "passed": True, "path": path}
         try:
             methods_of(model.type)
             # The step may bring the rest, and expressions are values only at run time.
@@ -126,8 +131,7 @@ def _method_checks(model: ModelDefinition, file: Looked) -> list[dict[str, Any]]
                 Call(model_type=model.type, model=model.name, method=method, arguments=arguments)
             )
         except SwampError as error:
-            assert file.document is not None
-            where = file.document.position(*keys)
+            where = document.position("methods", method)
             check |= {"passed": False, "error": str(error)}
             check |= {"line": where.line, "column": where.column}
         checks.append(check)

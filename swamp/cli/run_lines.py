@@ -6,13 +6,13 @@ The shape is fixed: a label (job, or `system`) right-aligned before a bar, times
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from swamp.cli.durations import show_duration
+from swamp.cli.plain_text import plain
 
 SYSTEM = "system"
 QUIET_S = 10.0
@@ -22,8 +22,6 @@ NEVER_RAN = "not_started"
 """The reason of a failed step that no runner was started for, say after a queue timeout."""
 
 _LINE_MAX = 8192
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Event = dict[str, Any]
 
@@ -179,8 +177,7 @@ class RunLines:
     def _said(self, event: Event, text: str) -> str:
         # What a terminal would show of a line that was drawn over with carriage returns.
         shown = text.rstrip("\r").rpartition("\r")[2]
-        shown = _CONTROL.sub("", _ESCAPE.sub("", shown))
-        return self._of(event, f"{event['step']} ▏ {shown}".rstrip())
+        return self._of(event, f"{event['step']} ▏ {shown}").rstrip()
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -192,7 +189,7 @@ class RunLines:
         return self._line(event["job"], text)
 
     def _line(self, label: str, text: str) -> str:
-        return f" {label:>{self._width}} │ {text}"
+        return f" {label:>{self._width}} │ {plain(text)}"
 
 
 def _time(event: Event) -> str:

@@ -42,7 +42,7 @@ def serve_settings(layout: Layout) -> ServeSettings:
     host, port = given.get("host"), given.get("port")
     if host is not None and not isinstance(host, str):
         raise _wrong(document, path, "host", "an address in text")
-    if port is not None and not (isinstance(port, int) and 0 <= port <= 65535):
+    if port is not None and not (type(port) is int and 0 <= port <= 65535):
         raise _wrong(document, path, "port", "a number from 0 to 65535")
     return ServeSettings(
         host=host,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from swamp.cli.plain_text import plain
+
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table, two spaces between columns, `-` for what is empty."""
@@ -16,7 +18,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()) or "-"
+    return " ".join(plain(text).split()) or "-"
 
 
 def pairs(values: dict[str, str]) -> str:

@@ -31,68 +31,79 @@ _HELP = Help(
 )
 
 
+Url = Annotated[
+    str | None,
+    typer.Argument(
+        envvar="SWAMP_ORCHESTRATOR_URL", help="The server, ws:// or wss:// (http works, too)."
+    ),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME.SECRET",
+        envvar="SWAMP_WORKER_TOKEN",
+        help="What `worker token create` printed.",
+    ),
+]
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="A label that steps ask for; repeatable. SWAMP_WORKER_LABELS=a=b,c=d adds more.",
+    ),
+]
+Concurrency = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        envvar="SWAMP_WORKER_CONCURRENCY",
+        help="Steps at the same time; auto is the number of CPUs.",
+    ),
+]
+CacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="SWAMP_WORKER_CACHE_DIR",
+        help="Where this machine's identity is kept; a new folder if not given.",
+    ),
+]
+IdleTimeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        envvar="SWAMP_WORKER_IDLE_TIMEOUT",
+        help="Stop after this long without work.",
+    ),
+]
+MaxDispatches = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="SWAMP_WORKER_MAX_DISPATCHES", help="Stop after this many dispatches."
+    ),
+]
+NoReconnect = Annotated[
+    bool, typer.Option("--no-reconnect", help="Stop when the connection is lost.")
+]
+DrainTimeout = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="When draining, kill what still runs after this long; without it, wait.",
+    ),
+]
+
+
 def connect(
     console: Console,
-    url: Annotated[
-        str | None,
-        typer.Argument(
-            envvar="SWAMP_ORCHESTRATOR_URL", help="The server, ws:// or wss:// (http works, too)."
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME.SECRET",
-            envvar="SWAMP_WORKER_TOKEN",
-            help="What `worker token create` printed.",
-        ),
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="A label that steps ask for; repeatable. SWAMP_WORKER_LABELS=a=b,c=d adds more.",
-        ),
-    ] = None,
-    concurrency: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto",
-            envvar="SWAMP_WORKER_CONCURRENCY",
-            help="Steps at the same time; auto is the number of CPUs.",
-        ),
-    ] = "1",
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="SWAMP_WORKER_CACHE_DIR",
-            help="Where this machine's identity is kept; a new folder if not given.",
-        ),
-    ] = None,
-    idle_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            envvar="SWAMP_WORKER_IDLE_TIMEOUT",
-            help="Stop after this long without work.",
-        ),
-    ] = None,
-    max_dispatches: Annotated[
-        int | None,
-        typer.Option(
-            min=1, envvar="SWAMP_WORKER_MAX_DISPATCHES", help="Stop after this many dispatches."
-        ),
-    ] = None,
-    no_reconnect: Annotated[
-        bool, typer.Option("--no-reconnect", help="Stop when the connection is lost.")
-    ] = False,
-    drain_timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="When draining, kill what still runs after this long; without it, wait.",
-        ),
-    ] = None,
+    url: Url = None,
+    token: Token = None,
+    label: Label = None,
+    concurrency: Concurrency = "1",
+    cache_dir: CacheDir = None,
+    idle_timeout: IdleTimeout = None,
+    max_dispatches: MaxDispatches = None,
+    no_reconnect: NoReconnect = False,
+    drain_timeout: DrainTimeout = None,
 ) -> None:
     if not url:
         raise typer.BadParameter("no server: give its URL or set SWAMP_ORCHESTRATOR_URL")

@@ -9,7 +9,14 @@ import typer
 
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
-from swamp.cli.definition_files import broken, chosen, finding_lines, look_at_all, validation
+from swamp.cli.definition_files import (
+    add_rivals,
+    broken,
+    chosen,
+    finding_lines,
+    look_at_all,
+    validation,
+)
 from swamp.cli.follow import OnInterrupt
 from swamp.cli.table import table
 
@@ -83,7 +90,7 @@ def validate(
     layout = console.layout()
     files = chosen(look_at_all(layout, layout.workflows), "workflow", name)
     results = [_checked(file) for file in files]
-    _add_rivals(layout.root, results)
+    add_rivals(layout, results)
     passed = [result for result in results if result["passed"]]
     document: dict[str, Any] = {
         "workflows": results,
@@ -179,20 +186,6 @@ def _checked(file: Looked) -> dict[str, Any]:
         "totalWarnings": sum("warning" in one for one in validations),
         "passed": all(one["passed"] for one in validations),
     }
-
-
-def _add_rivals(root: Path, results: list[dict[str, Any]]) -> None:
-    """Two valid files of one name are a problem that only all files together show."""
-    from datastore.definitions import Catalog
-
-    catalog = Catalog(root)
-    catalog.scan()
-    problems = {problem.path: problem for problem in catalog.problems()}
-    for result in results:
-        if result["passed"] and result["path"] in problems:
-            rival = broken(problems[result["path"]])
-            result["validations"].append({**rival, "name": "Unique workflow name and id"})
-            result["passed"] = False
 
 
 def _list_lines(results: list[dict[str, Any]]) -> list[str]:

@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,12 +275,20 @@ class Orchestrator:
     async def _open_socket(self, runner: web.AppRunner) -> None:
         path = self._layout.socket
         path.unlink(missing_ok=True)
-        await web.UnixSite(runner, _short_path(path)).start()
+        await web.SockSite(runner, _bound(path)).start()
         path.chmod(0o600)
 
 
-def _short_path(path: Path) -> str:
-    """A socket's path may have 107 bytes: relative to the working folder it is often shorter."""
-    absolute = str(path)
-    relative = os.path.relpath(path)
-    return absolute if len(absolute.encode()) <= len(relative.encode()) else relative
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`, however long that is."""
+    # The kernel takes 107 bytes at most; a deep repository is reached through its open folder.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        bound.close()
+        raise
+    finally:
+        os.close(folder)
+    return bound

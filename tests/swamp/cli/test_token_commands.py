@@ -143,7 +143,7 @@ def test_with_a_server_all_goes_through_it(repo: Layout, server: Any, swamp: Any
     assert "lets 3 machines enroll until 2026" in created.err
     assert swamp("worker", "token", "list", "--json").json == []
     assert swamp("worker", "token", "revoke", "t1").out == "Revoked token t1\n"
-    assert [asked for asked in server.asked if asked[0] == "POST"][0][2] == {
+    assert next(asked for asked in server.asked if asked[0] == "POST")[2] == {
         "name": "t1", "durationS": 5400.0, "maxEnrollments": 3
     }  # fmt: skip
     assert read_records(repo, TOKENS) == []

@@ -1,0 +1,20 @@
+"""Fixtures of the end-to-end tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from harness import Repo, opened
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repo]:
+    """A fresh repository; its processes end with the test."""
+    with opened(tmp_path) as made:
+        yield made

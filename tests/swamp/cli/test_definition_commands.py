@@ -1,0 +1,142 @@
+"""`workflow` and `model`: list, show, validate."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastore.layout import Layout
+
+WORKFLOW = """\
+id: fc786c30-fb49-425e-9803-525237cd9c47
+name: deploy  # a remark
+jobs:
+  - name: job
+    steps:
+      - name: step
+        task: {type: model_method, modelIdOrName: build, methodName: execute}
+"""
+MODEL = """\
+type: command/shell
+id: bd83a14c-75bd-43a0-bb96-5186061dd5d5
+name: build
+methods:
+  execute:
+    arguments:
+      run: "make ${{ inputs.target }}"
+"""
+
+
+@pytest.fixture
+def written(repo: Layout) -> Layout:
+    (repo.workflows / "any.yaml").write_text(WORKFLOW)
+    folder: Path = repo.models / "command/shell"
+    folder.mkdir(parents=True)
+    (folder / "any.yaml").write_text(MODEL)
+    return repo
+
+
+def test_nothing_written_yet(repo: Layout, swamp: Any) -> None:
+    assert swamp("workflow", "list").out.startswith("No workflows: write one")
+    assert swamp("model", "list").out.startswith("No models: write one")
+    assert swamp("workflow", "validate").code == 0
+    assert swamp("model", "validate", "--json").json["passed"] is True
+
+
+def test_lists(written: Layout, swamp: Any) -> None:
+    assert swamp("workflow", "list").out == (
+        "NAME    JOBS  STEPS  DESCRIPTION\ndeploy  1     1      -\n"
+    )
+    assert swamp("model", "list").out == (
+        "NAME   TYPE           METHODS\nbuild  command/shell  execute\n"
+    )
+    assert swamp("workflow", "list", "--json").json["results"][0]["jobCount"] == 1
+    assert swamp("model", "list", "--json").json["results"][0]["type"] == "command/shell"
+
+
+def test_a_broken_file_is_named_beside_the_list(written: Layout, swamp: Any) -> None:
+    (written.workflows / "broken.yaml").write_text("name: a\nname: b\n")
+    result = swamp("workflow", "list")
+    assert result.code == 0
+    assert "deploy" in result.out
+    assert result.err.startswith("not in force: workflows/broken.yaml:2:1: ")
+    assert "broken" not in swamp("model", "list").err
+
+
+@pytest.mark.parametrize("name", ["deploy", "fc786c30-fb49-425e-9803-525237cd9c47"])
+def test_show_prints_what_is_written_with_its_comments(
+    written: Layout, swamp: Any, name: str
+) -> None:
+    assert swamp("workflow", "show", name).out == f"# workflows/any.yaml\n{WORKFLOW}"
+    shown = swamp("workflow", "show", name, "--json").json
+    assert (shown["name"], shown["path"]) == ("deploy", "workflows/any.yaml")
+    assert swamp("model", "show", "build").out == f"# models/command/shell/any.yaml\n{MODEL}"
+
+
+@pytest.mark.parametrize("kind", ["workflow", "model"])
+def test_an_unknown_name_is_one_line(written: Layout, swamp: Any, kind: str) -> None:
+    for verb in ("show", "validate"):
+        result = swamp(kind, verb, "nobody")
+        assert (result.code, result.out) == (1, "")
+        assert result.err == f"Error: no {kind} 'nobody'; see `swamp {kind} list`\n"
+
+
+def test_what_is_well_passes(written: Layout, swamp: Any) -> None:
+    result = swamp("workflow", "validate")
+    assert (result.code, result.out) == (0, "1 of 1 workflows are valid\n")
+    one = swamp("workflow", "validate", "deploy", "--json").json
+    assert (one["workflowName"], one["passed"], one["totalWarnings"]) == ("deploy", True, 0)
+    assert {"name": "Unique job names", "passed": True, "path": "workflows/any.yaml"} in one[
+        "validations"
+    ]
+    assert swamp("model", "validate").out == "1 of 1 models are valid\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\n\tb: 2\n", "workflows/bad.yaml:2:1: "),
+        (WORKFLOW.replace("jobs:", "jbs:"), "workflows/bad.yaml:3:1: unknown key 'jbs'"),
+        (WORKFLOW.replace("deploy", "other"), "workflows/bad.yaml: workflow 'other' has the id of"),
+    ],
+)
+def test_a_bad_workflow_is_told_by_file_line_and_column(
+    written: Layout, swamp: Any, text: str, line: str
+) -> None:
+    (written.workflows / "bad.yaml").write_text(text)
+    result = swamp("workflow", "validate")
+    assert result.code == 1
+    assert line in result.out
+    assert result.out.endswith("1 of 2 workflows are valid\n")
+    document = swamp("workflow", "validate", "--json").json
+    assert (document["totalPassed"], document["totalFailed"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("command/shell", "command/shel", "unknown model type 'command/shel'"),
+        ("execute:", "excute:", "has no method 'excute'; did you mean 'execute'?"),
+        ("run:", "cmd: x\n      run:", "unknown argument 'cmd'"),
+        ("run:", "timeout: soon\n      run:", "'timeout' must be a positive whole number"),
+        ("name: build", "nam: build", "unknown key 'nam'"),
+    ],
+)
+def test_a_bad_model_is_told_by_file_line_and_column(
+    written: Layout, swamp: Any, before: str, after: str, said: str
+) -> None:
+    file = written.models / "command/shell/any.yaml"
+    file.write_text(MODEL.replace(before, after))
+    result = swamp("model", "validate")
+    assert result.code == 1
+    assert said in result.out
+    assert result.out.startswith("models/command/shell/any.yaml:")
+
+
+def test_a_model_name_taken_twice_is_a_problem_of_the_second_file(
+    written: Layout, swamp: Any
+) -> None:
+    (written.models / "z.yaml").write_text(MODEL.replace("bd83a14c", "ad83a14c"))
+    result = swamp("model", "validate")
+    assert result.code == 1
+    assert "models/z.yaml: model 'build' is defined in models/command/shell/any.yaml" in result.out
