@@ -95,9 +95,18 @@ def create_token(store: Store, name: str, spec: TokenSpec, secret: str, made: Ma
     return store.get(TOKENS, name)
 
 
+def token_named(store: Store, name: str) -> Token:
+    """The token; NotFound with the names there are."""
+    token = store.find(TOKENS, name)
+    if token is None:
+        names = sorted(token.name for token in store.list(TOKENS))
+        raise NotFound(f"no enrollment token '{name}'; there are: {', '.join(names) or 'none'}")
+    return token
+
+
 def revoke_token(store: Store, name: str, now: datetime) -> tuple[Token, bool]:
     """The token, revoked, and whether this call did it; NotFound without it. Ends are final."""
-    token = store.get(TOKENS, name)
+    token = token_named(store, name)
     if token.status is None or not token.live:
         return token, False
     _end_token(store, token, "revoked", now)
@@ -310,12 +319,3 @@ class EnrollmentController:
         for worker in self._store.live(WORKERS):
             if worker.status is not None and worker.status.token == token:
                 self._link.cut(worker.name, f"enrollment token '{token}' has ended")
-
-
-def token_named(store: Store, name: str) -> Token:
-    """The token; NotFound with the names there are."""
-    token = store.find(TOKENS, name)
-    if token is None:
-        names = sorted(token.name for token in store.list(TOKENS))
-        raise NotFound(f"no enrollment token '{name}'; there are: {', '.join(names) or 'none'}")
-    return token

@@ -139,7 +139,7 @@ class FileWatch:
         """One log line for each new problem, none while it stays."""
         now = {str(problem) for problem in self.problems()}
         for problem in sorted(now - self._told):
-            log.warning("%s (the last good version stays in force)", problem)
+            log.warning("%s (not in force; the last good version, if any, is)", problem)
         self._told = now
 
 

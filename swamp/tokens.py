@@ -88,7 +88,7 @@ async def revoke(store: Store, layout: Layout, name: str, now: datetime) -> dict
     token, is_new = revoke_token(store, name, now)
     await store.barrier()
     if is_new:
-        pass
+        await asyncio.to_thread(_say_revoked, layout, name)
     assert token.status is not None
     answer = {"name": name, "state": token.status.state, "alreadyRevoked": not is_new}
     if token.status.state == "revoked":

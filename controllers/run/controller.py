@@ -332,7 +332,8 @@ class RunController:
         """When a job's first step was recorded, if an earlier process had started it."""
         pendings = self._store.by(PENDING, "run", live.run)
         steps = self._store.by(STEPS, "run", live.run)
-        seen = [one.created_at for one in (*pendings, *steps) if one.spec.job == job]
+        seen = [one.created_at for one in pendings if one.spec.job == job]
+        seen += [one.created_at for one in steps if one.spec.job == job]
         return parse_stamp(min(seen)) if seen else None
 
     def _write_counts(self, live: LiveRun) -> Wait | None:

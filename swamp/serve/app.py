@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import logging
@@ -78,8 +79,8 @@ def run_serve(options: ServeOptions, report: Report) -> int:
     """Serve until a signal; the exit code. SwampError for what a person can mend."""
     _refuse_open_address(options)
     layout = Layout(options.root)
-    with RepositoryLock(layout):
-        asyncio.run(Orchestrator(options, layout, report).run())
+    with RepositoryLock(layout), _bound_to_port(options.host, options.port) as listener:
+        asyncio.run(Orchestrator(options, layout, listener, report).run())
     report({"status": "stopped"})
     return 0
 
@@ -96,12 +97,32 @@ def _refuse_open_address(options: ServeOptions) -> None:
     )
 
 
+def _bound_to_port(host: str, port: int) -> socket.socket:
+    """A socket bound there, not listening yet: a port in use is told before anything is touched."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = "the port is in use: stop what listens there, or choose another with --port"
+        raise ListenError(f"cannot listen on {host}:{port}: {why}") from None
+    return bound
+
+
 class Orchestrator:
     """One process of `swamp serve`."""
 
-    def __init__(self, options: ServeOptions, layout: Layout, report: Report) -> None:
+    def __init__(
+        self, options: ServeOptions, layout: Layout, listener: socket.socket, report: Report
+    ) -> None:
         self._options = options
         self._layout = layout
+        self._listener = listener
         self._report = report
         self._clock: Clock = SystemClock()
         self._random = random.SystemRandom()
@@ -221,8 +242,9 @@ class Orchestrator:
         await public.setup()
         await private.setup()
         try:
-            port = await self._open_port(public)
+            await web.SockSite(public, self._listener, backlog=4096).start()
             await self._open_socket(private)
+            port = self._listener.getsockname()[1]
             host = self._options.host
             shown = f"[{host}]" if ":" in host else host
             self._report(
@@ -258,19 +280,6 @@ class Orchestrator:
         return web.AppRunner(
             app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WITHIN_S
         )
-
-    async def _open_port(self, runner: web.AppRunner) -> int:
-        options = self._options
-        site = web.TCPSite(runner, options.host, options.port, backlog=4096)
-        try:
-            await site.start()
-        except OSError as error:
-            why = error.strerror or str(error)
-            if isinstance(error.errno, int) and error.errno == 98:
-                why = "the port is in use: stop what listens there, or choose another with --port"
-            raise ListenError(f"cannot listen on {options.host}:{options.port}: {why}") from None
-        port = runner.addresses[0][1]
-        return int(port)
 
     async def _open_socket(self, runner: web.AppRunner) -> None:
         path = self._layout.socket

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from datastore.kinds import RUNS
 from datastore.store import Store
 from sim.world import World
 
@@ -28,7 +29,8 @@ class SimEvents:
         self._lines: list[tuple[dict[str, Any] | None, Written | None]] = []
         self._writing = False
         self._alive = True
-        for run, events in world.disk.logs.items():
+        for run in (record.name for record in store.live(RUNS)):
+            events = world.disk.logs.get(run, [])
             self._keys[run] = {event["key"] for event in events}
             for event in events:
                 if event["kind"] == "output":

@@ -1,0 +1,227 @@
+"""One life of the server: the real store, controllers and sessions over simulated disk and sockets.
+
+`boot` does what `swamp serve` does, in the same order. `kill` is a `kill -9`: from that instant
+nothing of this life reaches the disk, a worker, a client or the event log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from controllers.boot_sweep import BootSweep
+from controllers.enrollment import EnrollmentRefused, Made, create_token
+from controllers.manager import Manager, Settings
+from controllers.run.controller import RunContext
+from controllers.run.plan import Defaults
+from datastore.definitions.model import ModelDefinition, model_from_source
+from datastore.ids import uuid7
+from datastore.kinds import KINDS, TOKENS, Call, TokenSpec
+from datastore.store import Store
+from sim.events import SimEvents
+from sim.invariants import Watchman
+from sim.journal import SimJournal, load
+from sim.local import SimLocalExecutor
+from sim.network import Wire
+from sim.world import World
+from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
+from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions, refusal
+
+R = TypeVar("R")
+
+GRACE_S = 60.0
+TOKEN = "fleet"
+SECRET = "s" * 64
+QUEUE_TIMEOUT_S = 150.0
+MODEL = {"name": "m", "type": "command/shell", "methods": {"execute": {"arguments": {"run": "x"}}}}
+
+
+class Unreachable(Exception):
+    """The server is not there, or died before it answered."""
+
+
+class SimTransport:
+    """The server's end of a wire; everything that leaves the process is looked at here."""
+
+    def __init__(self, wire: Wire, server: SimServer) -> None:
+        self._wire = wire
+        self._server = server
+
+    def send(self, text: str) -> None:
+        if self._server.alive:
+            self._server.watchman.frame_leaves(to_worker(text))
+            self._wire.down(text)
+
+    def abort(self, reason: str) -> None:
+        self._wire.world.say(f"server cuts {self._wire.name}: {reason}")
+        self._wire.close_server()
+        self._wire.close_client()
+
+
+class SimServer:
+    """A process of the orchestrator."""
+
+    def __init__(self, world: World, watchman: Watchman, resync_s: float | None) -> None:
+        self.world = world
+        self.watchman = watchman
+        self.alive = True
+        self.listening = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._wires: set[Wire] = set()
+        self.journal = SimJournal(world)
+        self.store = Store(KINDS.values(), self.journal, deliver=self._deliver)
+        load(self.store, world)
+        for (_, name), (kind, file) in world.disk.desired.items():
+            self.store.set_desired(kind, name, file)
+        self.events = SimEvents(world, self.store, watchman.event_published)
+        self.executor = SimLocalExecutor(world, self.store, self.spawn)
+        rules = Rules(GRACE_S, {}, self._fresh_token)
+        self.sessions = Sessions(self.store, self.events, rules)
+        self._resync_s = resync_s
+
+    def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """A task of this process: it dies with it."""
+        task = self.world.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def boot(self) -> None:
+        """Sweep, then run the controllers, then listen."""
+        BootSweep(self.store, self.world.clock).run()
+        await self.store.barrier()
+        self.watchman.swept(self.store)
+        self.manager = Manager(
+            self.store,
+            self.sessions,
+            self._context(),
+            Settings(grace_s=GRACE_S, resync_s=self._resync_s),
+            random.Random(self.world.rng.random()),
+        )
+        self.sessions.bind(
+            self.manager.leases, self.manager.enrollment, self.manager.session_changed
+        )
+        self.executor.bind(self.manager.runs.local_ended)
+        self.spawn(self.manager.run())
+        if self.store.find(TOKENS, TOKEN) is None:
+            made = Made(self._new_uid(), self.world.clock.now())
+            spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z", max_enrollments="unlimited")
+            create_token(self.store, TOKEN, spec, SECRET, made)
+            await self.store.barrier()
+        self.listening = True
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.alive = self.listening = False
+        self.journal.kill()
+        self.events.kill()
+        self.executor.kill()
+        for task in list(self._tasks):
+            task.cancel()
+        for wire in sorted(self._wires, key=lambda one: one.name):
+            if self.world.chance(self.world.rates.silent_cut):
+                wire.silent = True
+            else:
+                wire.close_client()
+
+    async def request(self, work: Coroutine[Any, Any, R]) -> R:
+        """Have something done inside the server; Unreachable if it dies meanwhile."""
+        if not self.listening:
+            work.close()
+            raise Unreachable
+        task = self.spawn(work)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.alive:
+                raise
+            raise Unreachable from None
+
+    # -- the gateway -----------------------------------------------------------------------------
+
+    def connect(self, name: str) -> Wire:
+        """A worker dials in."""
+        wire = Wire(self.world, name)
+        self._wires.add(wire)
+        self.spawn(self._serve(wire))
+        return wire
+
+    async def _serve(self, wire: Wire) -> None:
+        transport = SimTransport(wire, self)
+        try:
+            session = await self._enroll(wire, transport)
+            if session is None:
+                return
+            beat = self.spawn(self._beat(session))
+            try:
+                while (text := await wire.inbox.get()) is not None:
+                    frame = from_worker(text)
+                    self.world.changed = True
+                    self.sessions.handle(session, frame)
+            finally:
+                beat.cancel()
+                self.sessions.closed(session)
+        finally:
+            self._wires.discard(wire)
+
+    async def _enroll(self, wire: Wire, transport: SimTransport) -> Session | None:
+        try:
+            async with asyncio.timeout(30.0):
+                text = await wire.inbox.get()
+            if text is None:
+                return None
+            frame = from_worker(text)
+            assert isinstance(frame, Enroll)
+            return await self.sessions.enroll(frame, transport)
+        except EnrollmentRefused as error:
+            self.world.say(f"{wire.name} is refused: {error}")
+            if error.permanent:
+                self.world.fail(f"{wire.name} was refused for good: {error}")
+            wire.down(encode(refusal(error)))
+            wire.close_client()
+        except (TimeoutError, FrameError) as error:
+            self.world.say(f"{wire.name} did not enroll: {error!r}")
+        return None
+
+    async def _beat(self, session: Session) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self.sessions.look_after(session)
+
+    # -- what the controllers are given ----------------------------------------------------------
+
+    def _deliver(self, wake: Any, name: str) -> None:
+        if self.alive:
+            self.world.deliver(wake, name)
+
+    async def _fresh_token(self, name: str) -> None:
+        await asyncio.sleep(self.world.rng.uniform(0.0, 0.002))
+
+    def _new_uid(self) -> str:
+        return uuid7(self.world.clock.now(), self.world.rng)
+
+    async def _offload(self, work: Any) -> Any:
+        await asyncio.sleep(self.world.rng.uniform(0.0, 0.005))
+        return work()
+
+    def _context(self) -> RunContext:
+        return RunContext(
+            clock=self.world.clock,
+            events=self.events,
+            executor=self.executor,
+            new_uid=self._new_uid,
+            offload=self._offload,
+            find_model=_find_model,
+            check_call=_accept_call,
+            defaults=Defaults(QUEUE_TIMEOUT_S, "serve"),
+        )
+
+
+def _find_model(name: str) -> ModelDefinition:
+    return model_from_source(MODEL)
+
+
+def _accept_call(call: Call) -> None:
+    """Every call can be executed here."""
