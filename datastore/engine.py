@@ -203,8 +203,14 @@ class _Opening:
     def _take_row(self, kind: Kind[Any, Any], row: IndexRow) -> None:
         if row.finished:
             self._take_finished(kind, row.name, row.document)
+            return
+        try:
+            document = json.loads(row.document)
+        except ValueError as error:
+            shown = self._shown(kind, f"{row.name}.yaml")
+            self._report.invalid.append(InvalidFile(shown, f"its row in the index: {error}"))
         else:
-            self._take_live(kind, row.name, json.loads(row.document))
+            self._take_live(kind, row.name, document)
 
     def _take_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
         self._engine.finished.append((kind, name, document))

@@ -272,8 +272,16 @@ class Store:
 
     def _one_more_durable(self) -> None:
         self._durable += 1
-        while self._after and self._after[0][0] <= self._durable:
-            self._after.popleft()[1]()
+        self._run_due()
+
+    def _run_due(self) -> None:
+        try:
+            while self._after and self._after[0][0] <= self._durable:
+                self._after.popleft()[1]()
+        finally:
+            if self._after and self._after[0][0] <= self._durable:
+                # One action raised: that is its own affair, those behind it still get their turn.
+                asyncio.get_running_loop().call_soon(self._run_due)
 
     @property
     def trouble(self) -> str | None:

@@ -124,7 +124,11 @@ def _wants_cancel(choice: OnInterrupt) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print("\nCancel the run? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return False
 
 
 def _cancel(watch: Watch) -> None:

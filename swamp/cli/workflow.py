@@ -137,7 +137,8 @@ def run(
         Path | None, typer.Option(help="A YAML or JSON file with inputs.")
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(min=1, max=5, help="1 to 5, higher is sooner.")
+        int | None,
+        typer.Option(min=1, max=5, help="1 (most urgent) to 5; else what the workflow says."),
     ] = None,
     on_interrupt: Annotated[
         OnInterrupt, typer.Option(help="What Ctrl-C does to the run.")

@@ -15,10 +15,10 @@ from record_samples import lease, run, seen, token, worker
 
 from datastore.engine import LoadReport, OpenedEngine, open_engine, open_store
 from datastore.errors import DatastoreError
-from datastore.index import Index
 from datastore.journal import Story
 from datastore.kinds import KINDS, LEASES, RUNS, TOKENS, WORKERS
 from datastore.layout import Layout
+from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.yaml_emitter import emit
 from datastore.yaml_loader import load
@@ -259,12 +259,14 @@ async def test_file_that_is_no_record_is_reported_and_left_alone(
 
 async def test_one_bad_row_in_index_or_journal_never_stops_the_start(layout: Layout) -> None:
     async with opened(layout) as (store, _):
-        store.commit([worker("bad"), worker("good")])
-    index = Index(layout.index, KINDS)
-    (row,) = [row for row in index.rows("workers") if row.name == "bad"]
-    broken = row.document.replace(b'"connected"', b'"somewhere"')
-    index.update(puts=[("workers", type(row)(row.name, row.stat, False, broken))])
-    index.close()
+        store.commit([worker("bad"), worker("garbled"), worker("good")])
+    with sqlite3.connect(layout.index) as db:
+        somewhere = worker("bad").document()
+        somewhere["status"]["state"] = "somewhere"
+        change = "UPDATE workers SET document = ? WHERE name = ?"
+        db.execute(change, (to_json(somewhere), "bad"))
+        db.execute(change, (b"\xff{", "garbled"))
+    db.close()
     with sqlite3.connect(layout.journal) as db:
         rows = [
             (1, 1, "workers", "lost", b'{"metadata":{"uid":"u"},"status":{}}'),
@@ -278,6 +280,7 @@ async def test_one_bad_row_in_index_or_journal_never_stops_the_start(layout: Lay
     assert [problem.split(": ")[0].rpartition("/")[2] for problem in problems] == [
         "journal.db",
         "bad.yaml",
+        "garbled.yaml",
         "lost.yaml",
     ]
 

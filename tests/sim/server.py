@@ -85,8 +85,13 @@ class SimServer:
         """A task of this process: it dies with it."""
         task = self.world.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_done)
         return task
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if self.alive and not task.cancelled() and task.exception() is not None:
+            self.world.fail(f"a task of the server failed: {task.exception()!r}")
 
     async def boot(self) -> None:
         """Sweep, then run the controllers, then listen."""

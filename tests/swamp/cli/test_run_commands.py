@@ -174,9 +174,11 @@ def test_a_second_ctrl_c_leaves_at_once(
         def readline(self, *_: Any) -> str:
             raise KeyboardInterrupt
 
+    errors = Terminal()
     monkeypatch.setattr("sys.stdin", Pressed())
-    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr("sys.stderr", errors)
     assert swamp("workflow", "run", "w").code == 130
+    assert errors.getvalue().endswith(f"\nThe run goes on. Watch it: swamp run watch {RUN}\n")
     assert posted(interrupted, f"/api/v1/runs/{RUN}/cancel") == []
 
 

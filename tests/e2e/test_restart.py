@@ -1,0 +1,146 @@
+"""What survives what: restarts of the server, of its clients, and a second server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from harness import Repo, alive_with
+
+
+def _counting(repo: Repo, steps: int, seconds: float) -> None:
+    """A fan-out whose steps leave one line each time they run."""
+    ran = repo.base / "ran"
+    repo.write(
+        "workflows/count.yaml",
+        "name: count\nlabels: {pool: worker}\njobs:\n  - name: job\n    steps:\n"
+        "      - name: step\n"
+        f"        forEach: {{item: n, in: '${{{{ inputs.n }}}}'}}\n"
+        "        task: {type: model_method, modelType: command/shell, modelName: 'm-${{ self.n }}',"
+        " methodName: execute, inputs: {run: "
+        f"'echo ${{{{ self.n }}}} >> {ran}; echo out-${{{{ self.n }}}}; sleep {seconds}'}}}}\n"
+        f"inputs: {{n: {{type: array, default: {list(range(steps))}}}}}\n",
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_restart_of_the_server_costs_no_step(repo: Repo, how: signal.Signals) -> None:
+    _counting(repo, 12, 0.5)
+    server = repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker", "--concurrency", "4")
+    run = repo.start("workflow", "run", "count", "--server", repo.url, "--json")
+    worker.lines.kind("dispatch_finished", 2)
+    began = time.monotonic()
+    server.terminate(how)
+    assert time.monotonic() - began < 5
+    again = repo.serve()
+    swept = [event for event in again.lines.events if event.get("kind") == "boot_sweep"]
+    assert swept and swept[0]["counts"]["recovering"] >= 1
+    out, _ = run.communicate(timeout=60)
+    view = json.loads(out[out.index("{\n") :])
+    assert view["status"] == "succeeded"
+    assert view["counts"]["succeeded"] == 12
+    ran = sorted(int(line) for line in (repo.base / "ran").read_text().split())
+    assert ran == list(range(12)), "each step ran exactly once"
+    events = _events(repo, view["id"])
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    texts = sorted(e["text"] for e in events if e["kind"] == "output")
+    assert texts == sorted(f"out-{number}\n" for number in range(12))
+    ends = [e["step"] for e in events if e["kind"] == "step_completed"]
+    assert len(ends) == len(set(ends)) == 12
+
+
+def _events(repo: Repo, run: str, after: int = 0) -> list[dict[str, object]]:
+    done = subprocess.run(
+        ["curl", "-sf", f"{repo.url}/api/v1/runs/{run}/events?after={after}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
+
+
+def test_a_worker_that_is_killed_loses_its_runner_and_its_step_runs_elsewhere(repo: Repo) -> None:
+    repo.shell_workflow("long", {"step": "sleep 2; echo over"})
+    repo.serve("--grace", "2s")
+    first = repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
+    first.lines.kind("dispatch_started")
+    second = repo.worker("w2", "--label", "pool=worker")
+    run_id = repo.json("run", "list")["runs"][0]["runId"]
+    first.process.kill()
+    first.process.wait()
+    second.lines.kind("dispatch_started")
+    out, _ = run.communicate(timeout=60)
+    view = json.loads(out[out.index("{\n") :])
+    assert view["status"] == "succeeded"
+    step = view["jobs"][0]["steps"][0]
+    assert (step["worker"], step["episodes"]) == ("w2", 2)
+    assert not alive_with(f"SWAMP_DISPATCH={run_id}")
+
+
+def test_a_worker_restarted_with_its_cache_takes_its_step_up_again_at_once(repo: Repo) -> None:
+    repo.shell_workflow("long", {"step": "sleep 1"})
+    repo.serve("--grace", "50s")
+    first = repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
+    first.lines.kind("dispatch_started")
+    first.process.kill()
+    first.process.wait()
+    again = repo.worker("w1", "--label", "pool=worker")
+    again.lines.kind("dispatch_started")
+    out, _ = run.communicate(timeout=30)
+    view = json.loads(out[out.index("{\n") :])
+    assert view["status"] == "succeeded"
+    leases = sorted(record["status"]["state"] for record in repo.records("leases").values())
+    assert leases == ["completed", "expired"]
+
+
+def test_a_second_server_is_refused_and_names_the_holder(repo: Repo) -> None:
+    server = repo.serve()
+    refused = repo.swamp("serve", "--port", "0", code=1)
+    assert str(server.process.pid) in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_run_survives_its_client_and_is_watched_again_from_any_event(repo: Repo) -> None:
+    go = repo.base / "go"
+    repo.shell_workflow("wait", {"step": f"echo one; until [ -e {go} ]; do sleep 0.05; done"})
+    repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker")
+    client = repo.start("workflow", "run", "wait", "--server", repo.url)
+    worker.lines.kind("dispatch_started")
+    client.send_signal(signal.SIGINT)
+    said, _ = client.communicate(timeout=20)
+    run_id = repo.json("run", "list")["runs"][0]["runId"]
+    assert client.returncode == 130
+    assert f"swamp run watch {run_id}" in said
+    watching = repo.start("run", "watch", run_id)
+    go.touch()
+    seen, _ = watching.communicate(timeout=30)
+    assert watching.returncode == 0
+    assert "Starting workflow wait" in seen and "Completed workflow wait" in seen
+    everything = _events(repo, run_id)
+    for after in (0, 1, len(everything) - 1, len(everything)):
+        assert _events(repo, run_id, after) == everything[after:]
+
+
+def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo) -> None:
+    repo.write(
+        "workflows/here.yaml",
+        "name: here\njobs:\n  - name: job\n    steps:\n      - name: step\n"
+        "        task: {type: model_method, modelType: command/shell, modelName: m,"
+        " methodName: execute, inputs: {run: 'sleep 60'}}\n",
+    )
+    server = repo.serve()
+    run = repo.start("workflow", "run", "here", "--server", repo.url, "--json")
+    repo.until(lambda: bool(alive_with("SWAMP_DISPATCH=")), "the step's process")
+    run_id = repo.json("run", "list")["runs"][0]["runId"]
+    server.terminate(signal.SIGKILL)
+    repo.serve()
+    out, _ = run.communicate(timeout=30)
+    view = json.loads(out[out.index("{\n") :])
+    assert view["status"] == "failed"
+    assert "orchestrator restart" in view["jobs"][0]["steps"][0]["error"]
+    repo.until(lambda: not alive_with(f"SWAMP_DISPATCH={run_id}"), "the end of its process")

@@ -1,0 +1,238 @@
+"""Simulated machines: the real worker over a simulated socket, with runners that only sleep.
+
+A machine starts a worker process, and another one when that has died or drained. Everything but the
+child processes is the code of `swamp.worker`: enrollment, back-off, grace, slots, outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import swamp.worker.worker
+from datastore.kinds import Outcome
+from sim.network import Wire
+from sim.server import SECRET, TOKEN, SimServer, Unreachable
+from sim.world import World
+from swamp.execute.execution import Host
+from swamp.protocol import Dispatch, Refused
+from swamp.worker.link import Link, SocketLost
+from swamp.worker.outbox import Delivery
+from swamp.worker.options import WorkerOptions
+from swamp.worker.runners import Runners
+from swamp.worker.slots import Slots
+from swamp.worker.worker import Worker
+
+STORE_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine is, for as long as the world lasts."""
+
+    name: str
+    labels: dict[str, str]
+    capacity: int
+
+
+class SimProcess(Worker):
+    """One worker process."""
+
+    def __init__(self, machine: Machine, world: World, server: Callable[[], SimServer]) -> None:
+        options = WorkerOptions(
+            url="ws://sim",
+            token=f"{TOKEN}.{SECRET}",
+            concurrency=machine.capacity,
+            labels=machine.labels,
+        )
+        host = Host.__new__(Host)
+        super().__init__(options, machine.name, host, self._tell, world.rng)
+        self._instance = f"{world.rng.getrandbits(64):016x}"
+        self.machine = machine
+        self.world = world
+        self.server = server
+        self._wire: Wire | None = None
+        self._runners = SimRunners(self, host)
+
+    @property
+    def wire(self) -> Wire | None:
+        """The latest socket."""
+        return self._wire
+
+    @property
+    def worker(self) -> str | None:
+        """The name under which it is enrolled."""
+        return None if self._enrolled is None else self._enrolled.worker
+
+    def report(self, kind: str, **fields: Any) -> None:
+        self._report(kind, **fields)
+
+    def ended_one(self) -> None:
+        self._ended_one()
+
+    async def dial(self) -> Link:
+        """A socket to the server that is there now; SocketLost without one."""
+        await asyncio.sleep(self.world.latency_s())
+        server = self.server()
+        if not server.listening:
+            raise SocketLost("connection refused")
+        self._wire = server.connect(self.machine.name)
+        return Link(self._wire.client)  # type: ignore[arg-type]
+
+    async def _stay_connected(self) -> None:
+        while True:
+            self._attempt += 1
+            reason, delay_s = await self._one_socket(self)  # type: ignore[arg-type]
+            if delay_s is None:
+                self.world.fail(f"{self.machine.name} gave up: {reason}")
+                return
+            self._report("disconnected", reason=reason)
+            await asyncio.sleep(delay_s)
+
+    def die(self) -> None:
+        """The process is killed: its runners die with it (the guard sees to that)."""
+        for dispatch in sorted(self._runners.executions):
+            self.world.truth.running.pop(dispatch, None)
+        self._runners.executions.clear()
+        if self._wire is not None:
+            self._wire.left_by_client()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        what = event.get("dispatchId") or event.get("reason") or ""
+        self.world.say(f"{self.machine.name} {event['kind']} {what}")
+
+
+async def _dial(process: SimProcess, url: str) -> Link:
+    return await process.dial()
+
+
+swamp.worker.worker.dial = _dial  # type: ignore[assignment]
+
+
+class SimRunners(Runners):
+    """Runners that sleep, and sometimes say busy by mistake."""
+
+    def __init__(self, process: SimProcess, host: Host) -> None:
+        slots = Slots(process.machine.capacity)
+        super().__init__(slots, host, process.report, process.ended_one)
+        self._process = process
+        self.executions: dict[str, SimExecution] = {}
+        self._executions = self.executions  # type: ignore[assignment]
+
+    def take(self, frame: Dispatch, tasks: asyncio.TaskGroup) -> bool:
+        world = self._process.world
+        if self.outbox.of(frame.dispatch) is None and world.chance(world.rates.busy_by_mistake):
+            world.say(f"{self._process.machine.name} refuses {frame.dispatch} by mistake")
+            self.outbox.say(Refused(dispatch=frame.dispatch, reason="worker_busy"))
+            return False
+        return super().take(frame, tasks)
+
+    async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
+        execution = SimExecution(self._process, frame, delivery)
+        self.executions[frame.dispatch] = execution
+        return await execution.run()
+
+
+class SimExecution:
+    """A runner: sleeps, prints, stores outputs, ends."""
+
+    def __init__(self, process: SimProcess, frame: Dispatch, delivery: Delivery) -> None:
+        self._process = process
+        self._world = process.world
+        self._frame = frame
+        self._delivery = delivery
+        self._pieces = 0
+        self._stopped: asyncio.Future[str] = self._world.loop.create_future()
+
+    def stop(self, reason: str) -> None:
+        """TERM: it ends soon."""
+        if not self._stopped.done():
+            self._stopped.set_result(reason)
+
+    def kill(self, reason: str) -> None:
+        """KILL: it does not run from now on."""
+        self._world.truth.running.pop(self._frame.dispatch, None)
+        self.stop(reason)
+
+    async def run(self) -> Outcome:
+        frame, world = self._frame, self._world
+        self._begin()
+        try:
+            plan = world.loop.create_task(self._work())
+            await asyncio.wait({plan, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self._stopped.done():
+                plan.cancel()
+                await asyncio.sleep(world.rng.uniform(0.0, 0.05))
+                reason = self._stopped.result()
+                return Outcome(ok=False, reason=reason, error=reason)
+            return plan.result()
+        finally:
+            if not self._process_died:
+                world.truth.pieces[frame.dispatch] = self._pieces
+                world.truth.running.pop(frame.dispatch, None)
+                world.changed = True
+
+    @property
+    def _process_died(self) -> bool:
+        return self._process._runners.executions.get(self._frame.dispatch) is not self
+
+    def _begin(self) -> None:
+        truth, name = self._world.truth, self._frame.dispatch
+        step = name.rpartition(".")[0]
+        for earlier in truth.started.get(step, []):
+            if earlier in truth.running:
+                self._world.fail(f"promise 5: {name} starts while {earlier} runs")
+            if earlier in truth.stored:
+                self._world.fail(f"{name} starts although {earlier} stored an output")
+        if ("steps", step) in truth.told_ends:
+            self._world.fail(f"promise 5: {name} starts after its step was told to have ended")
+        truth.started.setdefault(step, []).append(name)
+        truth.running[name] = self._process.machine.name
+
+    async def _work(self) -> Outcome:
+        rng = self._world.rng
+        long = rng.random() < 0.12
+        duration_s = rng.uniform(35.0, 70.0) if long else rng.uniform(0.05, 6.0)
+        moments = [(rng.uniform(0.0, duration_s), self._print) for _ in range(rng.randint(0, 3))]
+        if rng.random() < 0.3:
+            writes = rng.randint(1, 3)
+            moments += [(rng.uniform(0.0, duration_s), self._store) for _ in range(writes)]
+        moments.sort(key=lambda moment: moment[0])
+        limit_s = self._frame.timeout_s
+        began = self._world.loop.now
+        for at, act in moments:
+            await asyncio.sleep(max(0.0, began + at - self._world.loop.now))
+            await act()
+        left_s = began + duration_s - self._world.loop.now
+        if limit_s is not None and duration_s > limit_s:
+            return Outcome(ok=False, reason="timed_out", error=f"timed out after {limit_s:g}s")
+        await asyncio.sleep(max(0.0, left_s))
+        if rng.random() < 0.12:
+            return Outcome(ok=False, reason="failed", exit_code=7, error="exit code 7")
+        return Outcome(ok=True, reason="completed", exit_code=0)
+
+    async def _print(self) -> None:
+        self._pieces += 1
+        await self._delivery.put("stdout", f"{self._frame.dispatch} {self._pieces}\n".encode())
+
+    async def _store(self) -> None:
+        """Store an output, as the data plane does: mark the lease, wait for the disk, write."""
+        world = self._world
+        for _ in range(STORE_ATTEMPTS):
+            await asyncio.sleep(world.latency_s())
+            server = self._process.server()
+            try:
+                await server.request(self._first_write(server))
+                return
+            except Unreachable:
+                await asyncio.sleep(world.rng.uniform(0.5, 5.0))
+
+    async def _first_write(self, server: SimServer) -> None:
+        name = self._frame.dispatch
+        worker = self._process.worker
+        assert worker is not None
+        if server.manager.leases.first_write(worker, name):
+            await server.store.barrier()
+            server.watchman.byte_stored(name)
