@@ -1,36 +1,38 @@
 """Who fits a placement, who is chosen, and how to say why nobody is. Pure.
 
-Targets beat everything; else every label must be equal and the platform `os` or `os/arch`. Load is
-the number of live leases of a worker (a set of dispatch ids), given by the caller.
+A target beats everything; else every label rule must hold and the platform be `os` or `os/arch`.
+Load is the number of live leases of a worker (a set of dispatch ids), given by the caller.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal
 
-from datastore.kinds import Placement, Worker, WorkerStatus
+from controllers.requirement import label_text
+from datastore.kinds import LabelRule, NotIn, Placement, Worker, WorkerStatus
 
-Verdict = Literal["fits", "elsewhere", "disconnected", "cordoned", "draining", "busy", "full"]
+State = Literal["fits", "elsewhere", "disconnected", "cordoned", "draining", "full", "busy"]
 """`elsewhere`: the placement names other workers. `busy`: it refused a dispatch a moment ago."""
+
+SHOWN_MOST = 6
+"""Values or names listed in one reason."""
 
 
 def matches(placement: Placement, worker: Worker) -> bool:
     """Whether the placement names this worker, whatever state it is in."""
-    status = worker.status
-    if status is None:
-        return False
-    if placement.target is not None:
-        return placement.target in (worker.name, status.instance)
-    if placement.platform is not None and not _platform(placement.platform, status):
-        return False
-    labels = status.labels
-    return all(labels.get(key) == value for key, value in placement.labels.items())
+    return worker.status is not None and _lack(placement, worker.name, worker.status) is None
 
 
-def _platform(wanted: str, status: WorkerStatus) -> bool:
-    return wanted in (status.platform, f"{status.platform}/{status.arch}")
+def label_holds(rule: LabelRule, value: str | None) -> bool:
+    """Whether a worker's label, None without it, is what the rule asks for."""
+    if isinstance(rule, str):
+        return value == rule
+    if isinstance(rule, NotIn):
+        return value not in rule.not_
+    return value in rule
 
 
 def available(worker: Worker) -> bool:
@@ -55,64 +57,150 @@ def choose(workers: Iterable[Worker], free: Callable[[Worker], int]) -> Worker |
     return best
 
 
-def verdict(placement: Placement, worker: Worker, load: int, refused: bool) -> Verdict:
-    """What stands between this worker and a step with this placement."""
-    status = worker.status
-    if status is None or not matches(placement, worker):
-        return "elsewhere"
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What stands between one worker and a placement, in a word and in detail."""
+
+    worker: str
+    state: State
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The workers as the scheduler sees them at one moment."""
+
+    workers: tuple[Worker, ...]
+    """Connected ones, and those disconnected that may be told about."""
+    holders: Callable[[str], tuple[str, ...]]
+    """Who holds a worker's slots: its live dispatch ids."""
+    refused: Callable[[str], bool]
+    """Whether the worker refused a dispatch a moment ago."""
+    known: int = 0
+    """How many workers ever enrolled."""
+
+
+def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
+    """Why this worker does not take a step with this placement now, or that it fits."""
+    name, status = worker.name, worker.status
+    if status is None:
+        return Verdict(name, "elsewhere", "never enrolled")
+    lack = _lack(placement, name, status)
+    if lack is not None:
+        return Verdict(name, "elsewhere", lack)
     if status.state != "connected":
-        return "disconnected"
+        return Verdict(name, "disconnected", f"since {status.disconnected_at or 'long ago'}")
     if not worker.spec.schedulable:
-        return "cordoned"
+        return Verdict(name, "cordoned", worker.spec.note or "")
     if status.draining:
-        return "draining"
-    if load >= status.capacity:
-        return "full"
-    return "busy" if refused else "fits"
+        return Verdict(name, "draining", worker.spec.note or "")
+    holders = fleet.holders(name)
+    if len(holders) >= status.capacity:
+        return Verdict(name, "full", ", ".join(sorted(holders)))
+    return Verdict(name, "busy" if fleet.refused(name) else "fits")
 
 
-def explain(
-    placement: Placement,
-    workers: Iterable[Worker],
-    load: Callable[[str], int],
-    refused: Callable[[str], bool],
-) -> str:
-    """Why a placement waits: `0 of 3 workers fit: 1 draining, 2 lack pool=gpu (pool is: cpu)`."""
-    known = [worker for worker in workers if worker.status is not None]
-    connected = [w for w in known if w.status is not None and w.status.state == "connected"]
-    if not connected:
-        gone = sum(matches(placement, worker) for worker in known)
-        extra = f" ({gone} matching disconnected)" if gone else ""
-        return f"no worker is connected{extra}"
-    tally: Counter[str] = Counter()
-    for worker in connected:
-        what = verdict(placement, worker, load(worker.name), refused(worker.name))
-        tally[_lack(placement, worker) if what == "elsewhere" else what] += 1
-    parts = [
-        f"{count} {_values(placement, what, connected)}" for what, count in sorted(tally.items())
-    ]
-    gone = sum(
-        matches(placement, w) for w in known if w.status and w.status.state == "disconnected"
-    )
-    if gone:
-        parts.append(f"{gone} matching disconnected")
-    fit = tally["fits"]
-    return f"{fit} of {len(connected)} workers fit: " + ", ".join(parts)
+@dataclass(frozen=True)
+class Reason:
+    """Why a requirement waits: a stable code, how many workers stand how, and one line."""
+
+    code: str
+    text: str
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def _lack(placement: Placement, worker: Worker) -> str:
-    assert worker.status is not None
+def explain(placement: Placement, fleet: Fleet) -> Reason:
+    """`0 of 3 workers fit: 1 draining, 2 lack pool=gpu (pool is: cpu, build)`.
+
+    Codes: `no_workers`, `no_match`, `target_unknown`, `target_disconnected`, `disconnected`,
+    `cordoned`, `draining`, `full`, `busy`; the one that is nearest to being solved.
+    """
+    verdicts = [verdict(placement, worker, fleet) for worker in fleet.workers]
     if placement.target is not None:
-        return f"not {placement.target}"
-    for key, value in sorted(placement.labels.items()):
-        if worker.status.labels.get(key) != value:
-            return f"lack {key}={value}"
-    return f"not {placement.platform}"
+        return _explain_target(placement.target, verdicts, fleet)
+    here = [one for one in verdicts if one.state != "disconnected"]
+    connected = [w for w in fleet.workers if w.status is not None and w.status.state == "connected"]
+    named = [one for one in here if one.state != "elsewhere"]
+    if not connected:
+        known = f" ({fleet.known} known)" if fleet.known else ""
+        return Reason("no_workers", f"no worker is connected{known}")
+    parts = [_part(state, named) for state in ("fits", "full", "busy", "draining", "cordoned")]
+    parts += _lacking(placement, connected)
+    gone = sum(one.state == "disconnected" for one in verdicts)
+    parts.append(f"{gone} matching disconnected" if gone else "")
+    counts = {state: sum(one.state == state for one in verdicts) for state in _CODES}
+    fit = sum(one.state == "fits" for one in named)
+    text = f"{fit} of {len(connected)} workers fit: {', '.join(part for part in parts if part)}"
+    code = next((state for state in _CODES if counts[state]), "no_match")
+    return Reason(code, text, {state: count for state, count in counts.items() if count})
 
 
-def _values(placement: Placement, what: str, workers: Iterable[Worker]) -> str:
-    if not what.startswith("lack "):
-        return what
-    key = what.removeprefix("lack ").partition("=")[0]
-    values = sorted({w.status.labels[key] for w in workers if w.status and key in w.status.labels})
-    return f"{what} ({key} is: {', '.join(values[:8])})" if values else f"{what} (no {key} at all)"
+_CODES = ("fits", "busy", "full", "draining", "cordoned", "disconnected")
+
+
+def _explain_target(target: str, verdicts: list[Verdict], fleet: Fleet) -> Reason:
+    found = next((one for one in verdicts if one.state != "elsewhere"), None)
+    if found is None:
+        near = get_close_matches(target, [worker.name for worker in fleet.workers], n=1)
+        advice = f"; did you mean '{near[0]}'?" if near else ""
+        return Reason("target_unknown", f"no worker '{target}' ever enrolled{advice}")
+    if found.state == "disconnected":
+        return Reason("target_disconnected", f"worker '{target}' is disconnected {found.detail}")
+    detail = f" ({found.detail})" if found.detail and found.state != "full" else ""
+    return Reason(found.state, f"worker '{target}' is {found.state}{detail}", {found.state: 1})
+
+
+def _part(state: str, named: list[Verdict]) -> str:
+    those = [one for one in named if one.state == state]
+    if not those:
+        return ""
+    notes = sorted(
+        {one.detail for one in those if one.detail and state in ("cordoned", "draining")}
+    )
+    return f"{len(those)} {state}" + (f" ({'; '.join(notes[:SHOWN_MOST])})" if notes else "")
+
+
+def _lack(placement: Placement, name: str, status: WorkerStatus) -> str | None:
+    """The first thing that the worker is not; None if the placement names it."""
+    if placement.target is not None:
+        return None if placement.target in (name, status.instance) else f"not {placement.target}"
+    for key, rule in sorted(placement.labels.items()):
+        if not label_holds(rule, status.labels.get(key)):
+            return f"lacks {label_text(key, rule)}"
+    wanted = placement.platform
+    if wanted is not None and wanted not in (status.platform, f"{status.platform}/{status.arch}"):
+        return f"not on {wanted}"
+    return None
+
+
+def _lacking(placement: Placement, connected: list[Worker]) -> list[str]:
+    """`2 lack pool=gpu (pool is: cpu, build; did you mean 'cpu'?)`, and those elsewhere."""
+    lacks: dict[str, int] = {}
+    for worker in connected:
+        assert worker.status is not None
+        lack = _lack(placement, worker.name, worker.status)
+        if lack is not None:
+            lacks[lack] = lacks.get(lack, 0) + 1
+    texts = {
+        f"lacks {label_text(key, rule)}": (key, rule) for key, rule in placement.labels.items()
+    }
+    said = []
+    for lack, count in sorted(lacks.items()):
+        key, rule = texts.get(lack, ("", ""))
+        hint = _label_hint(key, rule, connected) if key else ""
+        said.append(f"{count} {lack.replace('lacks', 'lack', 1)}{hint}")
+    return said
+
+
+def _label_hint(key: str, rule: LabelRule, connected: list[Worker]) -> str:
+    labels = [worker.status.labels for worker in connected if worker.status is not None]
+    values = sorted({one[key] for one in labels if key in one})
+    if not values:
+        keys = sorted({known for one in labels for known in one})
+        near = get_close_matches(key, keys, n=1)
+        advice = f"; did you mean '{near[0]}'?" if near else ""
+        return f" (no worker has a label '{key}'{advice})"
+    near = get_close_matches(rule, values, n=1) if isinstance(rule, str) else []
+    advice = f"; did you mean '{near[0]}'?" if near else ""
+    more = f" and {len(values) - SHOWN_MOST} more" if len(values) > SHOWN_MOST else ""
+    return f" ({key} is: {', '.join(values[:SHOWN_MOST])}{more}{advice})"

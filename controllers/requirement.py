@@ -5,7 +5,7 @@ Clients match on these texts, so they are stable.
 
 from __future__ import annotations
 
-from datastore.kinds import Placement
+from datastore.kinds import LabelRule, NotIn, Placement
 
 ANY_WORKER = "any worker"
 
@@ -35,4 +35,13 @@ def requirement(placement: Placement) -> str:
 
 
 def _pairs(placement: Placement) -> list[str]:
-    return [f"{key}={value}" for key, value in sorted(placement.labels.items())]
+    return [label_text(key, rule) for key, rule in sorted(placement.labels.items())]
+
+
+def label_text(key: str, rule: LabelRule) -> str:
+    """One label rule: `pool=gpu`, `zone in (a|b)`, `zone not in (a|b)`."""
+    if isinstance(rule, str):
+        return f"{key}={rule}"
+    if isinstance(rule, NotIn):
+        return f"{key} not in ({'|'.join(rule.not_)})"
+    return f"{key} in ({'|'.join(rule)})"

@@ -14,9 +14,10 @@ import heapq
 from collections.abc import Callable, Iterable
 
 from controllers.controller import Wait
-from controllers.placement import available, choose, explain, matches
+from controllers.placement import available, choose, matches
+from controllers.reasons import Reasons
 from controllers.requirement import describe
-from controllers.waiting import Rank, WaitingRoom, requirement_key
+from controllers.waiting import Rank, WaitingRoom
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
 from datastore.kinds import (
@@ -28,7 +29,6 @@ from datastore.kinds import (
     LeaseStatus,
     Pending,
     PendingStatus,
-    Placement,
     Worker,
 )
 from datastore.record import Record
@@ -39,9 +39,6 @@ PLACE = "place"
 
 REFUSED_FOR_S = 1.0
 """How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
-
-REASON_EVERY_S = 1.0
-"""How often the reason of one requirement is worked out anew at most."""
 
 
 class Scheduler:
@@ -57,6 +54,7 @@ class Scheduler:
         self._since: dict[str, float] = {}
         self._refused_until: dict[str, float] = {}
         self._candidates: dict[str, tuple[str, ...]] = {}
+        self.reasons = Reasons(store, self._refused)
         store.watch(PENDING, self.queue.add)
         store.watch(WORKERS, self._worker_changed)
         store.watch(LEASES, self._lease_changed)
@@ -141,7 +139,7 @@ class Scheduler:
         status = PendingStatus(
             state="waiting",
             queued_at=stamp(self._clock.now()),
-            reason=self.reason_of(pending.spec.placement),
+            reason=self.reasons.of(pending.spec.placement).text,
         )
         self._store.commit([pending.with_status(status)])
         return self._store.get(PENDING, pending.name)
@@ -170,7 +168,7 @@ class Scheduler:
         return (
             f"Timed out waiting for a worker matching {describe(spec.placement)} to become"
             f" available: waited {spec.wait_limit_s:g}s, the limit set by {layer};"
-            f" {self.reason_of(spec.placement, fresh=True)}"
+            f" {self.reasons.of(spec.placement, fresh=True).text}"
         )
 
     # -- placing ---------------------------------------------------------------------------------
@@ -270,20 +268,3 @@ class Scheduler:
         )
         self._room.remove(pending.name)
         self._store.commit([lease, pending.with_status(ended)])
-
-    # -- reasons ---------------------------------------------------------------------------------
-
-    def reason_of(self, placement: Placement, fresh: bool = False) -> str:
-        """Why this requirement waits, at most a second old."""
-        group = self._room.groups.get(requirement_key(placement))
-        now_s = asyncio.get_running_loop().time()
-        if group is not None and not fresh and now_s - group.reason_at < REASON_EVERY_S:
-            return group.reason
-        workers = list(self._store.live(WORKERS))
-        if placement.target is not None:
-            target = self._store.find(WORKERS, placement.target)
-            workers += [target] if target is not None and not target.live else []
-        reason = explain(placement, workers, self._load, self._refused)
-        if group is not None:
-            group.reason, group.reason_at = reason, now_s
-        return reason

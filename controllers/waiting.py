@@ -35,8 +35,6 @@ class Group:
 
     placement: Placement
     lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
-    reason: str = ""
-    reason_at: float = float("-inf")
 
     def head(self, load_of_run: Callable[[str], int], gone: set[str]) -> tuple[Rank, str] | None:
         """The dispatch that goes first, skipping names in `gone`."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from controllers.controller import Wait
@@ -207,7 +207,29 @@ class RunController:
             workflow=workflow.name,
             jobs=[job.name for job in workflow.jobs],
         )
+        live.cancelled = run.spec.cancel
+        await self._catch_up(live)
+        if live.cancelled:
+            live.graph.stop()
         return live
+
+    async def _catch_up(self, live: LiveRun) -> None:
+        """Take on what an earlier process started, before anything is started or given up.
+
+        A cancel must reach those steps, and they count against the limits.
+        """
+        for number in count(1):
+            unit = live.graph.take_opening()
+            if unit is not None:
+                await self._open(live, unit)
+                continue
+            key = live.graph.take_started(lambda key: self._keeper.known(live, key))
+            if key is None:
+                return
+            live.key_of[live.step_name(key)] = key
+            self._keeper.look(live, key)
+            if number % STARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def _look_at_dirty(self, live: LiveRun) -> None:
         for name in list(islice(live.dirty, LOOKS_AT_ONCE)):

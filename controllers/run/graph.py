@@ -9,6 +9,7 @@ limits of its step, its job and the workflow allow it. Lighter weights go first,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -116,14 +117,25 @@ class RunGraph:
             return None
         for unit in self._with_ready:
             if self._may_start(unit):
-                name = unit.ready.popleft()
-                if not unit.ready:
-                    self._with_ready.remove(unit)
-                unit.active += 1
-                self._jobs[unit.job.name].active += 1
-                self._active += 1
-                return (unit.job.name, name)
+                return self._hand_out(unit, unit.ready[0])
         return None
+
+    def take_started(self, has_started: Callable[[StepKey], bool]) -> StepKey | None:
+        """A copy that an earlier process started: limits bind what starts, not what has started."""
+        for unit in self._with_ready:
+            for name in unit.ready:
+                if has_started((unit.job.name, name)):
+                    return self._hand_out(unit, name)
+        return None
+
+    def _hand_out(self, unit: Unit, name: str) -> StepKey:
+        unit.ready.remove(name)
+        if not unit.ready:
+            self._with_ready.remove(unit)
+        unit.active += 1
+        self._jobs[unit.job.name].active += 1
+        self._active += 1
+        return (unit.job.name, name)
 
     def _may_start(self, unit: Unit) -> bool:
         if unit.step.concurrency and unit.active >= unit.step.concurrency:

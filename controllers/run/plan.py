@@ -16,9 +16,10 @@ from typing import Any
 from controllers.expressions import ExpressionError, Scope, render, render_text
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.placement import PlacementTemplate, placement_of, priority_of
+from datastore.definitions.schema import LabelValue
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.errors import SwampError
-from datastore.kinds import Call, Placement
+from datastore.kinds import Call, LabelRule, NotIn, Placement
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
@@ -153,9 +154,16 @@ def _placement(template: PlacementTemplate, scope: Scope) -> Placement:
             )
         return resolved
 
+    def rule(value: LabelValue, what: str) -> LabelRule:
+        if isinstance(value, str):
+            return text(value, what)
+        if isinstance(value, list):
+            return [text(one, what) for one in value]
+        return NotIn.model_validate({"not": [text(one, what) for one in value["not"]]})
+
     return Placement(
         target=None if template.target is None else text(template.target, "target"),
-        labels={key: text(value, f"label {key}") for key, value in template.labels.items()},
+        labels={key: rule(value, f"label {key}") for key, value in template.labels.items()},
         platform=None if template.platform is None else text(template.platform, "platform"),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from datastore.definitions.schema import LabelValue
 from datastore.definitions.workflow import Job, Placed, Step, Workflow
 
 DEFAULT_PRIORITY = 3
@@ -14,7 +15,7 @@ class PlacementTemplate:
     """Where a step may run, as written: expressions are still in it."""
 
     target: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, LabelValue] = field(default_factory=dict)
     platform: str | None = None
     queue_timeout_s: float | None = None
     """How long the step may wait, seconds; 0 waits for ever, None: no layer says."""

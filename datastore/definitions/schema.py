@@ -12,7 +12,7 @@ import uuid
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from datastore.record import Model
 
@@ -89,16 +89,30 @@ def _is_definition_name(text: str) -> str:
     return text
 
 
-def _is_one_value(value: Any) -> Any:
-    if isinstance(value, list | dict):
-        raise refusal("must be one string: more than one value for a label is not supported yet")
+def _is_label_rule(value: Any) -> Any:
+    """`a`, `[a, b]` (one of these), `{not: a}` or `{not: [a, b]}` (none of these)."""
+    if isinstance(value, list):
+        return _label_values(value)
+    if isinstance(value, dict):
+        if set(value) != {"not"}:
+            raise refusal("must be a string, a list of strings, or {not: …}")
+        excluded = value["not"]
+        return {"not": _label_values([excluded] if isinstance(excluded, str) else excluded)}
+    if not isinstance(value, str):
+        raise PydanticKnownError("string_type")
     return value
+
+
+def _label_values(values: Any) -> list[str]:
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
+        raise refusal("must hold at least one value, strings only: quote them")
+    return values
 
 
 Text = Annotated[str, Field(min_length=1)]
 Uuid = Annotated[str, AfterValidator(_is_id)]
 DefinitionName = Annotated[str, AfterValidator(_is_definition_name)]
-LabelValue = Annotated[str, BeforeValidator(_is_one_value)]
+LabelValue = Annotated[str | list[str] | dict[str, list[str]], BeforeValidator(_is_label_rule)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Priority = Annotated[int, Field(ge=1, le=5)]

@@ -13,11 +13,21 @@ from pydantic import Field
 from datastore.record import Kind, Model, Record
 
 
+class NotIn(Model):
+    """A label rule: any value but these, or no such label at all."""
+
+    not_: list[str] = Field(alias="not", min_length=1)
+
+
+LabelRule = str | list[str] | NotIn
+"""What a worker's label must be: this, one of these, or none of these."""
+
+
 class Placement(Model):
     """Which worker may run a step. All given parts must hold; `target` alone decides if given."""
 
     target: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
+    labels: dict[str, LabelRule] = Field(default_factory=dict)
     platform: str | None = None
 
 

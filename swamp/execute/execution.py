@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from asyncio.subprocess import Process
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,13 @@ from typing import Protocol
 from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.ending import Ending, describe, not_started
-from swamp.execute.processes import MARKER, group_alive, kill_marked, signal_group
+from swamp.execute.processes import (
+    DISPATCH_VARIABLE,
+    MARK_VARIABLE,
+    group_alive,
+    kill_marked,
+    signal_group,
+)
 from swamp.execute.streams import Output, OutputLimits, Pump, Sink
 
 _GROUP_POLL_S = 0.02
@@ -40,26 +47,26 @@ class Patience:
 class Watch(Protocol):
     """Somebody who is told which processes exist, to end them should we not be able to."""
 
-    def begin(self, dispatch: str) -> None:
-        """Processes with this marker may exist from now on."""
+    def begin(self, mark: str) -> None:
+        """Processes with this mark may exist from now on."""
 
-    def spawned(self, dispatch: str, group: int) -> None:
-        """The dispatch has this process group."""
+    def spawned(self, mark: str, group: int) -> None:
+        """The execution has this process group."""
 
-    def end(self, dispatch: str) -> None:
-        """Nothing of the dispatch is left."""
+    def end(self, mark: str) -> None:
+        """Nothing of it is left."""
 
 
 class Unwatched:
     """Nobody is told."""
 
-    def begin(self, dispatch: str) -> None:
+    def begin(self, mark: str) -> None:
         pass
 
-    def spawned(self, dispatch: str, group: int) -> None:
+    def spawned(self, mark: str, group: int) -> None:
         pass
 
-    def end(self, dispatch: str) -> None:
+    def end(self, mark: str) -> None:
         pass
 
 
@@ -70,10 +77,10 @@ class _Strays:
         self._turn = asyncio.Lock()
         self._wanted: set[str] = set()
 
-    async def kill(self, dispatch: str) -> None:
-        self._wanted.add(dispatch)
+    async def kill(self, mark: str) -> None:
+        self._wanted.add(mark)
         async with self._turn:
-            if dispatch in self._wanted:
+            if mark in self._wanted:
                 batch, self._wanted = self._wanted, set()
                 await asyncio.to_thread(kill_marked, batch)
 
@@ -91,7 +98,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to execute. `environment` is complete but for the marker; `timeout_s` is the step's."""
+    """What to execute. `environment` is complete but for the marks; `timeout_s` is the step's."""
 
     dispatch: str
     call: ShellCall
@@ -110,6 +117,7 @@ class Execution:
 
     def __init__(self, order: Order, sink: Sink, host: Host) -> None:
         self._order = order
+        self._mark = uuid.uuid4().hex
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._output = Output(sink, host.limits)
@@ -131,7 +139,6 @@ class Execution:
 
     def kill(self, reason: str) -> None:
         """KILL to the group at once, also after a `stop`."""
-        self._patience_s = 0.0
         self.stop(reason)
         self._kill_at = self._loop.time()
         self._signal(signal.SIGKILL)
@@ -139,7 +146,7 @@ class Execution:
     async def run(self) -> Outcome:
         """Execute; the outcome, whichever it is. Cancelling it kills the group."""
         began = self._loop.time()
-        self._host.watch.begin(self._order.dispatch)
+        self._host.watch.begin(self._mark)
         scratch: str | None = None
         try:
             scratch = await asyncio.to_thread(self._new_scratch)
@@ -147,7 +154,7 @@ class Execution:
         except (OSError, ValueError) as error:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
-            self._host.watch.end(self._order.dispatch)
+            self._host.watch.end(self._mark)
             if scratch is not None:
                 await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
         took_ms = round((self._loop.time() - began) * 1000)
@@ -157,7 +164,7 @@ class Execution:
         process = await self._spawn(directory)
         self._process = process
         try:
-            self._host.watch.spawned(self._order.dispatch, process.pid)
+            self._host.watch.spawned(self._mark, process.pid)
             self._arm()
             async with asyncio.TaskGroup() as tasks:
                 for pump in self._pumps:
@@ -188,7 +195,7 @@ class Execution:
                 stdout=ends[0],
                 stderr=ends[1],
                 cwd=directory,
-                env={**self._order.environment, MARKER: self._order.dispatch},
+                env=self._environment(),
                 start_new_session=True,
             )
         except BaseException:
@@ -197,6 +204,13 @@ class Execution:
         finally:
             for end in ends:
                 os.close(end)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **self._order.environment,
+            DISPATCH_VARIABLE: self._order.dispatch,
+            MARK_VARIABLE: self._mark,
+        }
 
     def _arm(self) -> None:
         if self._stopped is not None:
@@ -232,7 +246,7 @@ class Execution:
             timer.cancel()
         signal_group(process.pid, signal.SIGKILL)
         await process.wait()
-        await self._host.strays.kill(self._order.dispatch)
+        await self._host.strays.kill(self._mark)
         self._close_pumps()
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
 """Ending whole trees of processes: by process group, and by a marker in their environment.
 
 Standard library only, for the guard process imports it without anything else. The marker finds what
-left the group (`setsid`, double forks); it needs `/proc` and is a no-op on systems without.
+left the group (`setsid`, double forks); it needs `/proc` and is a no-op on systems without. Each
+execution has a mark of its own: equal dispatch ids of two servers must not kill each other.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 
-MARKER = "SWAMP_DISPATCH"
-"""The variable that each process of a dispatch inherits; its value is the dispatch id."""
+DISPATCH_VARIABLE = "SWAMP_DISPATCH"
+"""Tells each process of a dispatch the dispatch id."""
+
+MARK_VARIABLE = "SWAMP_RUNNER"
+"""Holds the mark of the execution, which every process of it inherits."""
 
 _PASSES_MAX = 20
 
@@ -39,13 +43,13 @@ def group_alive(group: int) -> bool:
     return True
 
 
-def kill_marked(dispatches: Collection[str]) -> int:
-    """KILL every process that carries the marker of one of these dispatches; says how many.
+def kill_marked(marks: Collection[str]) -> int:
+    """KILL every process that carries one of these marks; says how many.
 
     Blocking, about 20 µs per process of the machine. It looks again until a pass finds nobody,
     since a process may fork between being seen and being killed.
     """
-    wanted = {f"{MARKER}={dispatch}".encode() for dispatch in dispatches}
+    wanted = {f"{MARK_VARIABLE}={mark}".encode() for mark in marks}
     killed = 0
     for _ in range(_PASSES_MAX):
         found = _marked(wanted)
@@ -75,6 +79,6 @@ def _variables(pid: int) -> set[bytes]:
             block = b"".join(iter(lambda: environ.read(1 << 20), b""))
     except OSError:
         return set()
-    if MARKER.encode() not in block:
+    if MARK_VARIABLE.encode() not in block:
         return set()
     return set(block.split(b"\0"))

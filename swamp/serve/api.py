@@ -126,11 +126,12 @@ class Api:
     async def queue(self, request: web.Request) -> web.Response:
         pendings = self._store.live(PENDING)
         listed = views.queue_list(pendings, self._served.clock.now())
-        scheduler = self._served.manager.scheduler
+        reasons = self._served.manager.scheduler.reasons
         by_name = {pending.name: pending for pending in pendings}
         for entry in listed:
             placement = by_name[entry["queueId"]].spec.placement
-            entry["reason"] = scheduler.reason_of(placement)
+            reason = reasons.of(placement)
+            entry["reason"], entry["reasonCode"] = reason.text, reason.code
         return await self._answer(listed)
 
     # -- tokens ----------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The guard: a small process that ends what a worker leaves behind when it dies.
 
-It reads lines from a pipe that only the worker holds open: `begin ID`, `group PGID ID`, `end ID`.
-The end of the pipe is the end of the worker; then everything that has begun and not ended is
-killed. Standard library only, so that it starts in 10 ms and stays small.
+It reads lines from a pipe that only the worker holds open: `begin MARK`, `group PGID MARK` and
+`end MARK`. The end of the pipe is the end of the worker; then everything that has begun and not
+ended is killed. Standard library only, so that it starts in 10 ms and stays small.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def follow(lines: Iterable[bytes]) -> dict[str, int | None]:
-    """The dispatches that have begun and not ended, each with its process group if it has one."""
+    """The marks of what has begun and not ended, each with its process group if it has one."""
     left: dict[str, int | None] = {}
     for line in lines:
         if not line.endswith(b"\n"):

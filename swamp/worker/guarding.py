@@ -26,17 +26,17 @@ class Guard:
         self._left: dict[str, int | None] = {}
         self._process: Process | None = None
 
-    def begin(self, dispatch: str) -> None:
-        self._left[dispatch] = None
-        self._tell(f"begin {dispatch}")
+    def begin(self, mark: str) -> None:
+        self._left[mark] = None
+        self._tell(f"begin {mark}")
 
-    def spawned(self, dispatch: str, group: int) -> None:
-        self._left[dispatch] = group
-        self._tell(f"group {group} {dispatch}")
+    def spawned(self, mark: str, group: int) -> None:
+        self._left[mark] = group
+        self._tell(f"group {group} {mark}")
 
-    def end(self, dispatch: str) -> None:
-        self._left.pop(dispatch, None)
-        self._tell(f"end {dispatch}")
+    def end(self, mark: str) -> None:
+        self._left.pop(mark, None)
+        self._tell(f"end {mark}")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Guard]:
@@ -73,8 +73,8 @@ class Guard:
             env=runner_environment(os.environ, {}, {}),
             start_new_session=True,
         )
-        for dispatch, group in self._left.items():
-            self._tell(f"begin {dispatch}" if group is None else f"group {group} {dispatch}")
+        for mark, group in self._left.items():
+            self._tell(f"begin {mark}" if group is None else f"group {group} {mark}")
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:

@@ -12,6 +12,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 
+STEP_S = 1e-6
+"""What one pass of the loop takes: without it, a wait too short for a float would last for ever."""
+
+
 class Deadlock(AssertionError):
     """Nothing is left that could wake anybody."""
 
@@ -42,6 +46,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def _run_once(self) -> None:
+        self.now += STEP_S
         super()._run_once()  # type: ignore[misc]
         self.after_step()
 
@@ -52,9 +57,17 @@ def run(loop: SimLoop, main: Coroutine[Any, Any, None]) -> None:
         loop.run_until_complete(main)
     finally:
         loop.after_step = lambda: None
+        _drop_all(loop)
+        loop.close()
+
+
+def _drop_all(loop: SimLoop) -> None:
+    """Cancel what is left; a few rounds, as endings may start something new."""
+    for _ in range(5):
         left = asyncio.all_tasks(loop)
+        if not left:
+            return
         for task in left:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
+        loop.call_later(1.0, loop.stop)
+        loop.run_forever()

@@ -13,6 +13,9 @@ from aiohttp import WSMessage, WSMsgType
 
 from sim.world import World
 
+APART_S = 1e-6
+"""Between two frames of one direction: timers of the very same instant come in no order."""
+
 CLOSED = WSMessage(WSMsgType.CLOSED, None, None)
 
 
@@ -34,14 +37,14 @@ class Wire:
         """A frame from the worker sets out."""
         if not self.silent:
             loop = self.world.loop
-            self._up_at = max(self._up_at, loop.now + self.world.latency_s())
+            self._up_at = max(self._up_at + APART_S, loop.now + self.world.latency_s())
             loop.call_at(self._up_at, self._arrive_up, text)
 
     def down(self, text: str) -> None:
         """A frame from the server sets out."""
         if not self.silent and self._server_open:
             loop = self.world.loop
-            self._down_at = max(self._down_at, loop.now + self.world.latency_s())
+            self._down_at = max(self._down_at + APART_S, loop.now + self.world.latency_s())
             loop.call_at(self._down_at, self._arrive_down, text)
 
     def _arrive_up(self, text: str) -> None:

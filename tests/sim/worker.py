@@ -7,8 +7,12 @@ child processes is the code of `swamp.worker`: enrollment, back-off, grace, slot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import swamp.worker.worker
@@ -23,7 +27,7 @@ from swamp.worker.outbox import Delivery
 from swamp.worker.options import WorkerOptions
 from swamp.worker.runners import Runners
 from swamp.worker.slots import Slots
-from swamp.worker.worker import Worker
+from swamp.worker.worker import EXIT_DRAINED, Worker
 
 STORE_ATTEMPTS = 20
 
@@ -47,7 +51,7 @@ class SimProcess(Worker):
             concurrency=machine.capacity,
             labels=machine.labels,
         )
-        host = Host.__new__(Host)
+        host = Host(scratch=Path("never-used"))
         super().__init__(options, machine.name, host, self._tell, world.rng)
         self._instance = f"{world.rng.getrandbits(64):016x}"
         self.machine = machine
@@ -55,6 +59,13 @@ class SimProcess(Worker):
         self.server = server
         self._wire: Wire | None = None
         self._runners = SimRunners(self, host)
+
+    async def live(self) -> None:
+        """Work until it is drained; the machine never gives up."""
+        _process.set(self)
+        code = await self.run()
+        if code != EXIT_DRAINED:
+            self.world.fail(f"{self.machine.name} gave up with exit code {code}")
 
     @property
     def wire(self) -> Wire | None:
@@ -81,34 +92,44 @@ class SimProcess(Worker):
         self._wire = server.connect(self.machine.name)
         return Link(self._wire.client)  # type: ignore[arg-type]
 
-    async def _stay_connected(self) -> None:
-        while True:
-            self._attempt += 1
-            reason, delay_s = await self._one_socket(self)  # type: ignore[arg-type]
-            if delay_s is None:
-                self.world.fail(f"{self.machine.name} gave up: {reason}")
-                return
-            self._report("disconnected", reason=reason)
-            await asyncio.sleep(delay_s)
-
     def die(self) -> None:
         """The process is killed: its runners die with it (the guard sees to that)."""
         for dispatch in sorted(self._runners.executions):
             self.world.truth.running.pop(dispatch, None)
         self._runners.executions.clear()
-        if self._wire is not None:
-            self._wire.left_by_client()
 
     def _tell(self, event: dict[str, Any]) -> None:
         what = event.get("dispatchId") or event.get("reason") or ""
         self.world.say(f"{self.machine.name} {event['kind']} {what}")
 
 
-async def _dial(process: SimProcess, url: str) -> Link:
-    return await process.dial()
+_process: ContextVar[SimProcess] = ContextVar("process")
 
 
-swamp.worker.worker.dial = _dial  # type: ignore[assignment]
+class _NoHttp:
+    """What the worker opens instead of an HTTP client."""
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, *error: object) -> None:
+        return None
+
+
+async def _dial(http: None, url: str) -> Link:
+    return await _process.get().dial()
+
+
+@contextmanager
+def simulated_network() -> Iterator[None]:
+    """Inside, workers dial simulated servers."""
+    module = swamp.worker.worker
+    real = module.dial, module.aiohttp
+    module.dial, module.aiohttp = _dial, SimpleNamespace(ClientSession=_NoHttp)  # type: ignore
+    try:
+        yield
+    finally:
+        module.dial, module.aiohttp = real
 
 
 class SimRunners(Runners):
@@ -159,8 +180,8 @@ class SimExecution:
     async def run(self) -> Outcome:
         frame, world = self._frame, self._world
         self._begin()
+        plan = world.loop.create_task(self._work())
         try:
-            plan = world.loop.create_task(self._work())
             await asyncio.wait({plan, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if self._stopped.done():
                 plan.cancel()
@@ -169,6 +190,7 @@ class SimExecution:
                 return Outcome(ok=False, reason=reason, error=reason)
             return plan.result()
         finally:
+            plan.cancel()
             if not self._process_died:
                 world.truth.pieces[frame.dispatch] = self._pieces
                 world.truth.running.pop(frame.dispatch, None)
@@ -195,20 +217,21 @@ class SimExecution:
         rng = self._world.rng
         long = rng.random() < 0.12
         duration_s = rng.uniform(35.0, 70.0) if long else rng.uniform(0.05, 6.0)
-        moments = [(rng.uniform(0.0, duration_s), self._print) for _ in range(rng.randint(0, 3))]
-        if rng.random() < 0.3:
-            writes = rng.randint(1, 3)
-            moments += [(rng.uniform(0.0, duration_s), self._store) for _ in range(writes)]
-        moments.sort(key=lambda moment: moment[0])
         limit_s = self._frame.timeout_s
+        timed_out = limit_s is not None and duration_s > limit_s
+        if limit_s is not None:
+            duration_s = min(duration_s, limit_s)
+        acts = [self._print] * rng.randint(0, 3)
+        if rng.random() < 0.3:
+            acts += [self._store] * rng.randint(1, 3)
+        moments = [(rng.uniform(0.0, duration_s), act) for act in acts]
         began = self._world.loop.now
-        for at, act in moments:
+        for at, act in sorted(moments, key=lambda moment: moment[0]):
             await asyncio.sleep(max(0.0, began + at - self._world.loop.now))
             await act()
-        left_s = began + duration_s - self._world.loop.now
-        if limit_s is not None and duration_s > limit_s:
+        await asyncio.sleep(max(0.0, began + duration_s - self._world.loop.now))
+        if timed_out:
             return Outcome(ok=False, reason="timed_out", error=f"timed out after {limit_s:g}s")
-        await asyncio.sleep(max(0.0, left_s))
         if rng.random() < 0.12:
             return Outcome(ok=False, reason="failed", exit_code=7, error="exit code 7")
         return Outcome(ok=True, reason="completed", exit_code=0)

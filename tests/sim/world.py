@@ -85,7 +85,7 @@ class World:
         self.clock = SimClock(self.loop)
         self.disk = Disk()
         self.truth = Truth()
-        self.rates = Rates.drawn(self.rng)
+        self.drawn = self.rates = Rates.drawn(self.rng)
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.changed = False

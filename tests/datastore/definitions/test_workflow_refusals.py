@@ -124,11 +124,14 @@ BAD = {
         job("labels: {gpu: true}"),
         "4:14: 'labels.gpu' of job 'j' must be a string, found true: quote it",
     ),
-    "label is a list": (
-        top("labels: {pool: [a, b]}"),
-        "2:10: 'labels.pool' of workflow 'w' must be one string: more than one value for a "
-        "label is "
-        "not supported yet",
+    "label is a list of numbers": (
+        top("labels: {pool: [1, 2]}"),
+        "2:10: 'labels.pool' of workflow 'w' must hold at least one value, strings only: quote "
+        "them",
+    ),
+    "label has an unknown rule": (
+        top("labels: {pool: {nor: a}}"),
+        "2:10: 'labels.pool' of workflow 'w' must be a string, a list of strings, or {not: …}",
     ),
     "label without a value": (
         step("labels: {pool: }"),

@@ -242,7 +242,12 @@ async def test_scratch_folder_is_own_and_removed(bench: Bench) -> None:
 async def test_child_sees_exactly_the_given_environment_and_no_terminal(bench: Bench) -> None:
     outcome = await bench.run("env; cat", env={"A": "1"})
     names = {line.partition("=")[0] for line in outcome.stdout.splitlines()}
-    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {"PATH", "A", "SWAMP_DISPATCH"}
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {
+        "PATH",
+        "A",
+        "SWAMP_DISPATCH",
+        "SWAMP_RUNNER",
+    }
     assert "SWAMP_DISPATCH=r1.j.s.1" in outcome.stdout
 
 

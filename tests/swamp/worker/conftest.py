@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_orchestrator import Orchestrator, RunningWorker
+from fake_orchestrator import Gate, Orchestrator, RunningWorker
 
 from swamp.worker.options import WorkerOptions
 
@@ -44,3 +44,10 @@ async def start(
     for worker in started:
         worker.task.cancel()
         await asyncio.gather(worker.task, return_exceptions=True)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    yield gate
+    gate.close()

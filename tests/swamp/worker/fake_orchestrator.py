@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import WSMsgType, web
@@ -170,6 +172,25 @@ class Soon(random.Random):
 
     def uniform(self, a: float, b: float) -> float:
         return a + (b - a) / 100
+
+
+class Gate:
+    """A path that a command waits at with `read x < PATH`, until the test lets one through."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        # Open for reading too, so that neither side ever waits for the other to open it.
+        self._descriptor = os.open(path, os.O_RDWR)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def let_through(self) -> None:
+        os.write(self._descriptor, b"go\n")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 def shell(dispatch: str, run: str, **arguments: Any) -> Dispatch:

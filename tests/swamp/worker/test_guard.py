@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ from pathlib import Path
 options = WorkerOptions(url=sys.argv[1], token="t.s", cache_dir=Path(sys.argv[2]))
 sys.exit(asyncio.run(run_worker(options, lambda event: print(event, flush=True))))
 """
+
+
+@pytest.fixture
+async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Process]:
+    """A worker in a process of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
+    )
+    yield process
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
 
 
 def test_guard_knows_what_has_begun_and_not_ended() -> None:
@@ -52,11 +65,8 @@ async def end_of(pid: int) -> None:
 
 
 async def test_killed_worker_takes_its_runners_along(
-    orchestrator: Orchestrator, tmp_path: Path
+    orchestrator: Orchestrator, worker: Process
 ) -> None:
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
-    )
     assert worker.stdout is not None
     socket = await orchestrator.enrolled()
     await socket.send(
@@ -99,11 +109,8 @@ async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
 
 
 async def test_drained_worker_process_leaves_no_guard(
-    orchestrator: Orchestrator, tmp_path: Path
+    orchestrator: Orchestrator, worker: Process
 ) -> None:
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
-    )
     assert worker.stdout is not None
     await orchestrator.enrolled()
     while b"enrolled" not in await worker.stdout.readline():

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_orchestrator import Orchestrator, RunningWorker, Socket, refusal, shell
+from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal, shell
 
 from datastore.errors import SwampError
 from swamp.protocol import (
@@ -99,22 +98,21 @@ async def test_environment_of_two_runners_does_not_mix(
         assert f"WHO={frame.dispatch}" in lines and f"OWN=server-{frame.dispatch}" in lines
         assert "PATH=/nowhere" not in lines
         swamp = [line for line in lines if line.startswith("SWAMP_")]
-        assert swamp == [f"SWAMP_DISPATCH={frame.dispatch}"]
+        assert f"SWAMP_DISPATCH={frame.dispatch}" in swamp
+        assert {line.partition("=")[0] for line in swamp} == {"SWAMP_DISPATCH", "SWAMP_RUNNER"}
 
 
 async def test_beyond_capacity_is_busy_and_a_freed_slot_is_free(
-    orchestrator: Orchestrator, start: Start, tmp_path: Path
+    orchestrator: Orchestrator, start: Start, gate: Gate
 ) -> None:
     start(concurrency=2)
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     socket = await orchestrator.enrolled()
     await socket.send(shell("d1", f"read x < {gate}"), shell("d2", "exec sleep 60"))
     await accepted(socket, "d1", "d2")
     await socket.send(shell("d3", "true"))
     refused = await socket.expect(Refused)
     assert (refused.dispatch, refused.reason) == ("d3", "worker_busy")
-    await asyncio.to_thread(gate.write_text, "go\n")
+    gate.let_through()
     await socket.result("d1", ack=False)
     await socket.send(shell("d4", "true"))
     await accepted(socket, "d4")
@@ -186,11 +184,9 @@ async def test_unacknowledged_output_stops_the_child_and_not_the_worker(
 
 
 async def test_first_signal_drains_and_waits_for_the_acknowledgement(
-    orchestrator: Orchestrator, start: Start, tmp_path: Path
+    orchestrator: Orchestrator, start: Start, gate: Gate
 ) -> None:
     worker = start(concurrency=2)
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     socket = await orchestrator.enrolled()
     await socket.send(shell("d1", f"read x < {gate}"))
     await accepted(socket, "d1")
@@ -198,7 +194,7 @@ async def test_first_signal_drains_and_waits_for_the_acknowledgement(
     assert (await socket.expect(Drain)).reason == "signal"
     await socket.send(shell("d2", "true"))
     assert (await socket.expect(Refused)).reason == "worker_draining"
-    await asyncio.to_thread(gate.write_text, "go\n")
+    gate.let_through()
     assert (await socket.result("d1", ack=False)).outcome.ok
     assert not worker.task.done()
     await socket.send(Ack(dispatch="d1"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fake_orchestrator import Orchestrator, RunningWorker, Socket, refusal, shell
+from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal, shell
 
 from swamp.protocol import Accepted, Ack, Drain, Output, OutputAck, ResultFrame
 from swamp.worker import link
@@ -32,11 +30,9 @@ def gone(pid: int) -> bool:
 
 
 async def test_output_goes_on_after_each_cut_with_no_piece_twice_or_missing(
-    orchestrator: Orchestrator, start: Start, tmp_path: Path
+    orchestrator: Orchestrator, start: Start, gate: Gate
 ) -> None:
     worker = start()
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     program = f'for part in 1 2 3 4; do seq -f "$part-%g" 20000; read x < {gate}; done'
     socket = await orchestrator.enrolled()
     await socket.send(shell("d1", program))
@@ -47,10 +43,10 @@ async def test_output_goes_on_after_each_cut_with_no_piece_twice_or_missing(
         await socket.send(OutputAck(dispatch="d1", seq=stored[-1].seq))
         socket.cut()
         await worker.until("disconnected", len(stored))
-        await asyncio.to_thread(gate.write_text, "go\n")
+        gate.let_through()
         socket = await orchestrator.enrolled(keep={"d1": len(stored)})
         assert (socket.enroll.running, socket.enroll.finished) == (["d1"], [])
-    await asyncio.to_thread(gate.write_text, "go\n")
+    gate.let_through()
     result = await socket.result("d1")
     stored += socket.outputs
     assert [o.seq for o in stored] == list(range(1, len(stored) + 1))
@@ -190,18 +186,16 @@ async def test_orchestrator_that_does_not_read_is_left(
 
 
 async def test_draining_worker_comes_back_to_hand_its_result_over(
-    orchestrator: Orchestrator, start: Start, tmp_path: Path
+    orchestrator: Orchestrator, start: Start, gate: Gate
 ) -> None:
     worker = start()
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
     socket = await orchestrator.enrolled()
     await started(socket, "d1", f"read x < {gate}")
     await socket.send(Drain())
     await socket.expect(Drain)
     socket.cut()
     await worker.until("disconnected")
-    await asyncio.to_thread(gate.write_text, "go\n")
+    gate.let_through()
     await worker.until("dispatch_finished")
     again = await orchestrator.enrolled(keep={"d1": 1})
     assert (await again.expect(Drain)).reason == "shutdown"

@@ -1,0 +1,73 @@
+"""Why requirements wait: worked out from the records, per requirement, at most once a second.
+
+Ten thousand dispatches of one requirement share one reason, and asking again within the second
+costs nothing. Disconnected workers are looked through only while there are few of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controllers.placement import Fleet, Reason, Verdict, explain, verdict
+from controllers.waiting import requirement_key
+from datastore.kinds import LEASES, WORKERS, Placement, Worker
+from datastore.store import Store
+
+RENEWED_EVERY_S = 1.0
+
+LOOKED_THROUGH_MOST = 200
+"""With more worker records than this, disconnected ones are only counted."""
+
+REMEMBERED_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    reason: Reason
+    at_s: float
+
+
+class Reasons:
+    """Explains waiting. Reads workers and leases, writes nothing."""
+
+    def __init__(self, store: Store, refused: Callable[[str], bool]) -> None:
+        self._store = store
+        self._refused = refused
+        self._known: dict[str, _Known] = {}
+
+    def of(self, placement: Placement, *, fresh: bool = False) -> Reason:
+        """Why this requirement waits, at most a second old; now if `fresh`."""
+        key = requirement_key(placement)
+        now_s = asyncio.get_running_loop().time()
+        known = self._known.get(key)
+        if known is not None and not fresh and now_s - known.at_s < RENEWED_EVERY_S:
+            return known.reason
+        if len(self._known) >= REMEMBERED_MOST:
+            self._known.clear()
+        reason = explain(placement, self._fleet(placement))
+        self._known[key] = _Known(reason, now_s)
+        return reason
+
+    def verdicts(self, placement: Placement) -> list[Verdict]:
+        """What stands between each worker and this requirement, by worker name."""
+        fleet = self._fleet(placement)
+        found = [verdict(placement, worker, fleet) for worker in fleet.workers]
+        return sorted(found, key=lambda one: one.worker)
+
+    def _fleet(self, placement: Placement) -> Fleet:
+        store = self._store
+        known = store.count(WORKERS)
+        workers: list[Worker] = list(store.live(WORKERS))
+        if known <= LOOKED_THROUGH_MOST:
+            workers += [worker for worker in store.list(WORKERS) if not worker.live]
+        elif placement.target is not None:
+            target = store.find(WORKERS, placement.target)
+            workers += [target] if target is not None and not target.live else []
+        return Fleet(
+            workers=tuple(workers),
+            holders=lambda worker: store.names_by(LEASES, "worker", worker),
+            refused=self._refused,
+            known=known,
+        )

@@ -1,0 +1,97 @@
+"""Where an orchestrator listens: the TCP address, and the repository's own socket.
+
+Makes true: an address that is refused or taken is told before anything is touched, and the socket
+file is there exactly while somebody answers on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aiohttp import web
+
+from datastore.errors import SwampError
+from swamp.serve.api import ADMIN, BODY_MAX_BYTES, Api, Handler, errors_as_json
+
+CLOSE_WITHIN_S = 2.0
+"""How long requests that are under way get at the stop, seconds."""
+
+
+class ListenError(SwampError):
+    """The address cannot be listened on."""
+
+
+def refuse_open_address(host: str) -> None:
+    """ListenError for an address that other machines can reach."""
+    if host == "localhost":
+        return
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    raise ListenError(
+        f"--host {host} can be reached from other machines, and anybody there could start"
+        " runs: keep 127.0.0.1, put a proxy with TLS in front, or say --insecure"
+    )
+
+
+def bound_to_port(host: str, port: int) -> socket.socket:
+    """A socket bound there, not listening yet: a port in use is told before anything is touched."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = "the port is in use: stop what listens there, or choose another with --port"
+        raise ListenError(f"cannot listen on {host}:{port}: {why}") from None
+    return bound
+
+
+def application(api: Api, root: Handler, *, admin: bool) -> web.AppRunner:
+    """The API, with `root` at `/`; `admin` also serves what only the repository's owner may do."""
+    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_MAX_BYTES)
+    app[ADMIN] = admin
+    app.router.add_get("/", root)
+    app.add_routes(api.routes())
+    return web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WITHIN_S
+    )
+
+
+@contextlib.asynccontextmanager
+async def on_socket(path: Path, runner: web.AppRunner) -> AsyncIterator[None]:
+    """Answer on the socket at `path` meanwhile. Only with the repository's lock held."""
+    await runner.setup()
+    try:
+        path.unlink(missing_ok=True)
+        await web.SockSite(runner, _bound(path)).start()
+        path.chmod(0o600)
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        await runner.cleanup()
+
+
+def _bound(path: Path) -> socket.socket:
+    """A socket at `path`, however long that is."""
+    # The kernel takes 107 bytes at most; a deep repository is reached through its open folder.
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        bound.close()
+        raise
+    finally:
+        os.close(folder)
+    return bound

@@ -1,0 +1,185 @@
+"""One process that makes runs go on: opens the repository, sweeps, runs the controllers, closes.
+
+The order is fixed: store → sweep → controllers → the outside, and backwards at the end. What the
+outside is, a *front* says: addresses for everybody (`app`), or one run and the repository's socket
+(`own_run`). The repository's lock is held by the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controllers.boot_sweep import BootSweep
+from controllers.manager import Manager, Settings
+from controllers.retention import Keep
+from controllers.run.controller import RunContext
+from controllers.run.plan import Defaults
+from datastore.clock import Clock, SystemClock
+from datastore.definitions.catalog import Catalog
+from datastore.desired import DesiredTree
+from datastore.engine import LoadReport, OpenedEngine, open_store
+from datastore.events import EventLog
+from datastore.file_watch import FileWatch
+from datastore.ids import uuid7
+from datastore.kinds import RUNS, TOKENS
+from datastore.layout import Layout
+from datastore.store import Store
+from swamp.execute.calls import ShellCall
+from swamp.protocol import ships
+from swamp.serve.api import Api, Served
+from swamp.serve.local_executor import LocalRunner
+from swamp.serve.sessions import Rules, Sessions
+
+Report = Callable[[dict[str, Any]], None]
+Front = Callable[[Served, Api, Sessions], Awaitable[None]]
+"""Faces the outside until the stop. Everything runs when it is called."""
+
+NEEDS_SERVE = (
+    "workers connect to `swamp serve`, which is not running for this repository:"
+    " start it, then run the workflow again"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What `swamp serve` was asked for. Times in seconds."""
+
+    root: Path
+    host: str = "127.0.0.1"
+    port: int = 9090
+    queue_timeout_s: float | None = None
+    """None: not given; 0: for ever."""
+    grace_s: float = 60.0
+    recover_leases_s: float | None = None
+    """How long workers of an earlier process have to come back; 0 ends their leases at once."""
+    schedule: bool = True
+    insecure: bool = False
+    keep: Keep = field(default_factory=Keep)
+    only_run: str | None = None
+    """The id of the one run of this process; every other record stays as it is."""
+
+
+class Orchestrator:
+    """Everything between the repository and the front."""
+
+    def __init__(
+        self, options: ServeOptions, layout: Layout, report: Report, front: Front
+    ) -> None:
+        self._options = options
+        self._layout = layout
+        self._report = report
+        self._front = front
+        self._clock: Clock = SystemClock()
+        self._random = random.SystemRandom()
+
+    async def run(self) -> None:
+        """From opening the repository to its clean close."""
+        store, engine, found = await asyncio.to_thread(open_store, self._layout)
+        engine.start(asyncio.get_running_loop())
+        try:
+            await self._serve(store, engine, found)
+        finally:
+            await asyncio.to_thread(engine.close)
+
+    def _new_id(self) -> str:
+        return uuid7(self._clock.now(), self._random)
+
+    async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
+        layout = self._layout
+        events = EventLog(layout.events, self._clock, store.after_barrier)
+        catalog, desired = Catalog(layout.root), DesiredTree(layout)
+        watch = FileWatch(layout, store, (desired, catalog), engine.rescan)
+        await watch.start()
+        if self._options.only_run is None:
+            await asyncio.to_thread(events.recover, [run.name for run in store.live(RUNS)])
+            await self._sweep(store, found)
+
+        async def fresh_token(name: str) -> None:
+            watch.apply(await asyncio.to_thread(desired.refresh_record, TOKENS, name))
+
+        environment = {key: value for key, value in os.environ.items() if ships(key)}
+        sessions = Sessions(store, events, Rules(self._options.grace_s, environment, fresh_token))
+        runner = LocalRunner(store, events, layout.private / "scratch")
+        manager = self._manager(store, sessions, events, runner, catalog)
+        sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
+        runner.bind(manager.runs.local_ended)
+        served = Served(
+            layout=layout,
+            store=store,
+            clock=self._clock,
+            manager=manager,
+            events=events,
+            catalog=catalog,
+            new_run=self._new_id,
+            problems=watch.problems,
+            files_trouble=lambda: engine.observed.trouble,
+            only_run=self._options.only_run,
+        )
+        gc.collect()
+        gc.freeze()
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(one) for one in (watch.run(), runner.run())]
+                group.create_task(manager.run())
+                await self._front(served, Api(served), sessions)
+                manager.stop()
+                for helper in helpers:
+                    helper.cancel()
+            await store.barrier()
+        finally:
+            await asyncio.to_thread(events.close)
+
+    def _manager(
+        self,
+        store: Store,
+        sessions: Sessions,
+        events: EventLog,
+        runner: LocalRunner,
+        catalog: Catalog,
+    ) -> Manager:
+        options = self._options
+        context = RunContext(
+            clock=self._clock,
+            events=events,
+            executor=runner,
+            new_uid=self._new_id,
+            offload=asyncio.to_thread,
+            find_model=lambda name: catalog.fresh("model", name),
+            check_call=ShellCall.parse,
+            defaults=self._defaults(),
+            env=dict(os.environ),
+        )
+        settings = Settings(grace_s=options.grace_s, keep=options.keep, only_run=options.only_run)
+        return Manager(store, sessions, context, settings, self._random, events.forget)
+
+    def _defaults(self) -> Defaults:
+        if self._options.only_run is not None:
+            return Defaults(no_workers=NEEDS_SERVE)
+        if self._options.queue_timeout_s is not None:
+            return Defaults(self._options.queue_timeout_s, "serve")
+        return Defaults()
+
+    async def _sweep(self, store: Store, found: LoadReport) -> None:
+        for problem in found.invalid:
+            self._report({"kind": "warning", "message": str(problem)})
+        for path in (*found.put_back, *found.restored):
+            message = f"{path} was changed while the server was stopped; it was put back: what"
+            advice = " people ask for goes into datastore/desired/"
+            self._report({"kind": "warning", "message": message + advice})
+        recover = self._options.recover_leases_s != 0
+        sweep = BootSweep(store, self._clock, foreign=found.unvouched, recover=recover)
+        swept = sweep.run()
+        await store.barrier()
+        for warning in swept.warnings:
+            self._report({"kind": "warning", "message": warning})
+        summary = swept.summary()
+        if summary is not None:
+            counts = dict(swept.counts)
+            self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})

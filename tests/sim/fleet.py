@@ -1,0 +1,292 @@
+"""A whole fleet from one seed: server, workers and people, what goes wrong, and what must hold.
+
+First everything goes wrong for a while, at the world's own rates. Then nothing does, and within ten
+minutes all work must be over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from controllers.controller import RESYNC_S
+from datastore.ids import uuid7
+from datastore.kinds import WORKERS, RunSpec
+from sim.faults import Rates
+from sim.invariants import Watchman
+from sim.loop import Deadlock, run
+from sim.server import SimServer, Unreachable
+from sim.worker import Machine, SimProcess, simulated_network
+from sim.workload import draw_machines, draw_workflow, is_placed
+from sim.world import Violation, World
+
+CALM_S = 600.0
+"""How long everything may take to end once nothing goes wrong any more."""
+
+STABLE_S = 35.0
+"""How long it must then stay as it is: longer than a resync."""
+
+TRACE_LINES = 30
+
+
+class SimFleet:
+    """One world with everything in it."""
+
+    def __init__(self, seed: int, *, resync_s: float | None = RESYNC_S) -> None:
+        self.world = World(seed)
+        self.watchman = Watchman(self.world)
+        self._resync_s = resync_s
+        rng = self.world.rng
+        self._chaos_s = rng.uniform(15.0, 120.0)
+        self._machines = draw_machines(rng)
+        self._processes: dict[str, SimProcess] = {}
+        self._deaths: dict[str, asyncio.Event] = {}
+        self._people: set[asyncio.Task[None]] = set()
+        self._server = SimServer(self.world, self.watchman, resync_s)
+        self._down = False
+        for machine in self._machines:
+            self.watchman.capacity[machine.name] = machine.capacity
+
+    def run(self) -> None:
+        """Live through it; Violation tells what broke, with the trace."""
+        self.world.loop.after_step = self._after_step
+        log = logging.getLogger("controllers")
+        listener = _Failures(self.world.fail)
+        log.addHandler(listener)
+        propagates, log.propagate = log.propagate, False
+        try:
+            with simulated_network():
+                run(self.world.loop, self._live())
+        except Deadlock as error:
+            raise Violation(self._report(str(error))) from None
+        finally:
+            log.removeHandler(listener)
+            log.propagate = propagates
+
+    def _after_step(self) -> None:
+        if self.world.changed:
+            self.world.changed = False
+            server = self._server
+            self.watchman.look(server.store if server.listening else None)
+        if self.world.violations:
+            raise Violation(self._report(self.world.violations[0]))
+
+    def _report(self, problem: str) -> str:
+        lines = "\n".join(self.world.trace[-TRACE_LINES:])
+        replay = f"SWAMP_SIM_FIRST={self.world.seed} SWAMP_SIM_SEEDS=1 pytest tests/sim/test_fleet.py"
+        return f"seed {self.world.seed}: {problem}\n{self.world.drawn}\n{lines}\nreplay: {replay}"
+
+    # -- the story -------------------------------------------------------------------------------
+
+    async def _live(self) -> None:
+        world = self.world
+        self._server.spawn(self._server.boot())
+        for machine in self._machines:
+            self._go(self._keep_up(machine))
+        runs = [
+            self._go(self._start_run(number, world.rng.uniform(0.0, self._chaos_s * 0.7)))
+            for number in range(world.rng.randint(1, 5))
+        ]
+        self._draw_faults()
+        await asyncio.sleep(self._chaos_s)
+        await self._calm()
+        await asyncio.wait(runs)
+        await self._settle()
+        await asyncio.sleep(STABLE_S)
+        if left := self.watchman.unsettled(self._server.store):
+            world.fail(f"it had ended, and goes on: {left[0]}")
+        self.watchman.settled(self._server.store)
+
+    def _go(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.world.loop.create_task(work)
+        self._people.add(task)
+        task.add_done_callback(self._check_person)
+        return task
+
+    def _check_person(self, task: asyncio.Task[None]) -> None:
+        self._people.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.world.fail(f"the rig failed: {task.exception()!r}")
+
+    async def _calm(self) -> None:
+        """Nothing goes wrong from here on."""
+        world = self.world
+        world.rates = Rates()
+        world.say("calm")
+        self._server.journal.before_write = self._server.journal.after_write = lambda: None
+        while not self._server.listening:
+            await asyncio.sleep(1.0)
+        for machine in self._machines:
+            self._cordon(machine, schedulable=True)
+
+    async def _settle(self) -> None:
+        world = self.world
+        deadline = world.loop.now + CALM_S
+        while left := self.watchman.unsettled(self._server.store):
+            if world.loop.now > deadline:
+                world.fail(f"not over after {CALM_S:g}s of calm: {left[0]} (and {len(left) - 1})")
+            await asyncio.sleep(5.0)
+
+    # -- people ----------------------------------------------------------------------------------
+
+    async def _start_run(self, number: int, at_s: float) -> None:
+        world = self.world
+        workflow = draw_workflow(world.rng, f"w{number}")
+        for step, placed in is_placed(workflow).items():
+            world.truth.placed[workflow.name, step] = placed
+        await asyncio.sleep(at_s)
+        hosts = [f"h{i}" for i in range(world.rng.randint(0, 5))]
+        name = uuid7(world.clock.now(), world.rng)
+        while True:
+            server = self._server
+            spec = RunSpec(
+                workflow=workflow.name,
+                workflow_id=workflow.id,
+                inputs={"hosts": hosts},
+                definition=workflow.source,
+            )
+
+            async def create(server: SimServer = server, spec: RunSpec = spec) -> None:
+                server.manager.runs.create(workflow, spec, name)
+                await server.store.barrier()
+
+            with suppress(Unreachable):
+                await server.request(create())
+                world.say(f"run {name} was started")
+                world.truth.runs[name] = False
+                break
+            await asyncio.sleep(world.rng.uniform(0.5, 3.0))
+            name = uuid7(world.clock.now(), world.rng)
+        if world.rng.random() < 0.25:
+            await asyncio.sleep(world.rng.uniform(0.0, 40.0))
+            await self._cancel_run(name)
+
+    async def _cancel_run(self, name: str) -> None:
+        server = self._server
+
+        async def cancel() -> None:
+            server.manager.runs.cancel(name, "not needed")
+            await server.store.barrier()
+
+        with suppress(Unreachable):
+            await server.request(cancel())
+            self.world.say(f"run {name} was cancelled")
+            self.world.truth.runs[name] = True
+
+    def _cordon(self, machine: Machine, *, schedulable: bool) -> None:
+        process = self._processes.get(machine.name)
+        if process is None or process.worker is None:
+            return
+        self.world.say(f"desire {machine.name} schedulable={schedulable}")
+        file = self.world.desire(process.worker, schedulable)
+        if self._server.alive:
+            self._server.store.set_desired(WORKERS, process.worker, file)
+
+    # -- machines --------------------------------------------------------------------------------
+
+    async def _keep_up(self, machine: Machine) -> None:
+        """Start a worker process whenever there is none."""
+        world = self.world
+        await asyncio.sleep(world.rng.uniform(0.0, 5.0))
+        while True:
+            process = SimProcess(machine, world, lambda: self._server)
+            self._processes[machine.name] = process
+            death = self._deaths[machine.name] = asyncio.Event()
+            work = world.loop.create_task(process.live())
+            waiting = world.loop.create_task(death.wait())
+            await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not work.done():
+                process.die()
+                work.cancel()
+                await asyncio.wait({work})
+            elif work.exception() is not None:
+                world.fail(f"{machine.name} failed: {work.exception()!r}")
+            await asyncio.sleep(world.rng.uniform(0.1, 15.0))
+
+    # -- what goes wrong -------------------------------------------------------------------------
+
+    def _draw_faults(self) -> None:
+        rates = self.world.rates
+        occasions: list[tuple[int, Callable[[], None]]] = [
+            (rates.crashes, self._crash),
+            (rates.cuts, self._cut),
+            (rates.deaths, self._death),
+            (rates.drains, self._drain),
+            (rates.cordons, self._cordon_one),
+            (rates.clock_jumps, self._jump),
+        ]
+        for count, action in occasions:
+            for _ in range(count):
+                self.world.loop.call_later(self.world.rng.uniform(0.0, self._chaos_s), action)
+
+    def _one(self) -> Machine:
+        return self.world.rng.choice(self._machines)
+
+    def _crash(self) -> None:
+        """Kill the server now, just before its next transaction, or just after it."""
+        journal = self._server.journal
+        when = self.world.rng.randrange(3)
+        if when == 0:
+            self._kill_server()
+        elif when == 1:
+            journal.before_write = self._kill_server
+        else:
+            journal.after_write = self._kill_server
+
+    def _kill_server(self) -> None:
+        if self._down or not self._server.alive:
+            return
+        self._down = True
+        self.world.say("server killed")
+        self._server.kill()
+        long = self.world.chance(0.15)
+        down_s = self.world.rng.uniform(40.0, 90.0) if long else self.world.rng.uniform(0.05, 15.0)
+        self.world.loop.call_later(down_s, self._start_server)
+
+    def _start_server(self) -> None:
+        self._down = False
+        self.world.say("server starts")
+        self._server = SimServer(self.world, self.watchman, self._resync_s)
+        self._server.spawn(self._server.boot())
+
+    def _cut(self) -> None:
+        process = self._processes.get(self._one().name)
+        if process is not None and process.wire is not None:
+            self.world.say(f"cut {process.machine.name}")
+            process.wire.cut()
+
+    def _death(self) -> None:
+        machine = self._one()
+        if machine.name in self._deaths:
+            self.world.say(f"{machine.name} dies")
+            self._deaths[machine.name].set()
+
+    def _drain(self) -> None:
+        process = self._processes.get(self._one().name)
+        if process is not None:
+            process.drain("signal")
+
+    def _cordon_one(self) -> None:
+        machine = self._one()
+        self._cordon(machine, schedulable=False)
+        back_s = self.world.rng.uniform(1.0, 40.0)
+        self.world.loop.call_later(back_s, lambda: self._cordon(machine, schedulable=True))
+
+    def _jump(self) -> None:
+        self.world.clock.jumped_s += self.world.rng.uniform(-7200.0, 7200.0)
+        self.world.say("the wall clock jumps")
+
+
+class _Failures(logging.Handler):
+    """A reconcile that raises is a bug: nothing in this world may surprise a controller."""
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._fail = fail
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._fail(record.getMessage())

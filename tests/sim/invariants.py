@@ -1,0 +1,257 @@
+"""What must never happen (looked at after every step), and what must have happened in the end.
+
+Numbers are those of the promises in the design. Whatever leaves the server is compared with the
+disk at that instant: if the server were killed now, would it still be true?
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from controllers.placement import available, matches
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Counts
+from datastore.kinds.dispatch import run_of
+from datastore.store import Store
+from sim.world import World
+from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
+
+IDLE_SLOT_S = 2.5
+"""How long a slot may stay free beside a step that could use it, when no change gets lost."""
+
+IDLE_SLOT_AFTER_LOSS_S = 33.0
+"""The same when notifications get lost: until the next resync, and a little."""
+
+
+def step_of(dispatch: str) -> str:
+    """The step's record of a dispatch id."""
+    return dispatch.rpartition(".")[0]
+
+
+class Watchman:
+    """Looks at one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._could_run_since: dict[str, float] = {}
+        holds = world.rates.notifications_hold
+        self._idle_slot_s = IDLE_SLOT_S if holds else IDLE_SLOT_AFTER_LOSS_S
+        self.capacity: dict[str, int] = {}
+        """Slots of each machine, by its name."""
+
+    # -- what leaves the server ------------------------------------------------------------------
+
+    def frame_leaves(self, frame: ToWorker) -> None:
+        """A frame is about to be sent to a worker."""
+        world, disk = self._world, self._world.disk
+        if isinstance(frame, Dispatch):
+            lease = disk.find(LEASES, frame.dispatch)
+            if lease is None:
+                world.fail(f"promise 1: {frame.dispatch} is sent before its lease is durable")
+            world.say(f"-> dispatch {frame.dispatch}")
+        elif isinstance(frame, Ack):
+            lease = disk.find(LEASES, frame.dispatch)
+            if lease is None or lease.live:
+                state = "not there" if lease is None else lease.state
+                world.fail(f"promise 3: {frame.dispatch} is acknowledged, its lease is {state}")
+            world.truth.settled.add(frame.dispatch)
+            world.say(f"-> ack {frame.dispatch}")
+        elif isinstance(frame, Enrolled):
+            if disk.find(WORKERS, frame.worker) is None:
+                world.fail(f"promise 3: {frame.worker} is told to be enrolled, but is not durable")
+            world.say(f"-> enrolled {frame.worker} keep {sorted(frame.keep)} kill {frame.kill}")
+
+    def event_published(self, event: dict[str, Any]) -> None:
+        """An event becomes readable for clients."""
+        run, key, kind = event["run"], event["key"], event["kind"]
+        disk, world = self._world.disk, self._world
+        world.say(f"event {run[-6:]} {key}")
+        if kind == "run_completed":
+            record = disk.find(RUNS, run)
+            if record is None or record.state != event["status"]:
+                world.fail(f"promise 3: the end of run {run} is published before it is durable")
+            world.truth.told_ends["runs", run] = event["status"]
+        elif key.startswith("dispatched/"):
+            lease = disk.find(LEASES, event["dispatch"])
+            if lease is None or lease.state == "bound":
+                world.fail(f"promise 3: {key} is published before it is durable")
+        elif key.startswith("queued/"):
+            pending = disk.find(PENDING, event["dispatch"])
+            if pending is None or pending.status is None:
+                world.fail(f"promise 3: {key} is published before it is durable")
+        elif key.startswith("ended/"):
+            self._step_end_published(event)
+
+    def _step_end_published(self, event: dict[str, Any]) -> None:
+        world = self._world
+        found = [
+            record
+            for (folder, name), record in world.disk.records.items()
+            if folder == "steps"
+            and run_of(name) == event["run"]
+            and (record.spec.job, record.spec.step) == (event["job"], event["step"])
+        ]
+        if not found or found[0].live:
+            world.fail(f"promise 3: {event['key']} is published before the step's end is durable")
+            return
+        world.truth.told_ends["steps", found[0].name] = str(found[0].state)
+
+    def byte_stored(self, dispatch: str) -> None:
+        """The first byte of an output of the dispatch is durable."""
+        lease = self._world.disk.find(LEASES, dispatch)
+        if lease is None or lease.status.wrote_at is None:
+            self._world.fail(f"promise 2: {dispatch} stores a byte, but wroteAt is not durable")
+        self._world.truth.stored.add(dispatch)
+        self._world.say(f"byte stored {dispatch}")
+
+    # -- after every step ------------------------------------------------------------------------
+
+    def look(self, store: Store | None) -> None:
+        """Check everything that must hold at every instant."""
+        world = self._world
+        per_machine = Counter(world.truth.running.values())
+        for machine, running in per_machine.items():
+            if running > self.capacity.get(machine, running):
+                world.fail(f"promise 5: {running} runners on {machine}")
+        steps: set[str] = set()
+        for dispatch in world.truth.running:
+            step = step_of(dispatch) if world.truth.running[dispatch] != "server" else dispatch
+            if step in steps:
+                world.fail(f"promise 5: two runners of {step}")
+            steps.add(step)
+        if store is not None:
+            self._look_at(store)
+
+    def _look_at(self, store: Store) -> None:
+        leases = store.live(LEASES)
+        per_step = Counter(step_of(lease.name) for lease in leases)
+        for step, count in per_step.items():
+            if count > 1:
+                self._world.fail(f"promise 5: {step} has {count} live leases")
+        per_worker = Counter(lease.spec.worker for lease in leases)
+        for name, count in per_worker.items():
+            worker = store.get(WORKERS, name)
+            assert worker.status is not None
+            if count > worker.status.capacity:
+                self._world.fail(f"promise 5: {count} live leases on {name}")
+        self._look_at_waiting(store, per_worker)
+
+    def _look_at_waiting(self, store: Store, per_worker: Counter[str]) -> None:
+        """No step waits while an eligible worker has a free slot."""
+        now = self._world.loop.now
+        free = [
+            worker
+            for worker in store.live(WORKERS)
+            if available(worker)
+            and worker.status is not None
+            and per_worker[worker.name] < worker.status.capacity
+        ]
+        could_run = {
+            pending.name: pending
+            for pending in store.live(PENDING)
+            if not pending.spec.cancel
+            and any(matches(pending.spec.placement, worker) for worker in free)
+        }
+        for name in [name for name in self._could_run_since if name not in could_run]:
+            del self._could_run_since[name]
+        for name in could_run:
+            since = self._could_run_since.setdefault(name, now)
+            if now - since > self._idle_slot_s:
+                self._world.fail(f"{name} waits for {now - since:.1f}s beside a free slot")
+
+    # -- after a crash ---------------------------------------------------------------------------
+
+    def swept(self, store: Store) -> None:
+        """The store was rebuilt and swept: nothing told is lost, nothing says what is not."""
+        world, truth = self._world, self._world.truth
+        self._could_run_since.clear()
+        for run, cancelled in truth.runs.items():
+            record = store.find(RUNS, run)
+            if record is None:
+                world.fail(f"promise 7: the confirmed run {run} is gone")
+            elif cancelled and record.live and not record.spec.cancel:
+                world.fail(f"promise 7: the confirmed cancel of run {run} is gone")
+        for dispatch in truth.settled:
+            lease = store.find(LEASES, dispatch)
+            if lease is None or lease.live:
+                world.fail(f"promise 7: the acknowledged end of {dispatch} is gone")
+        kinds = {kind.folder: kind for kind in (RUNS, STEPS)}
+        for (folder, name), state in truth.told_ends.items():
+            found = store.find(kinds[folder], name)
+            if found is None or found.state != state:
+                world.fail(f"promise 7: the published end of {folder}/{name} is gone")
+        self._nothing_without_owner(store)
+
+    def _nothing_without_owner(self, store: Store) -> None:
+        fail = self._world.fail
+        live_runs = {run.name for run in store.live(RUNS)}
+        if store.live(WORKERS):
+            fail("promise 7: a worker is connected after the sweep")
+        for pending in store.live(PENDING):
+            if pending.status is not None or pending.spec.run not in live_runs:
+                fail(f"promise 7: {pending.name} waits after the sweep")
+        for lease in store.live(LEASES):
+            if lease.state != "recovering" or lease.spec.run not in live_runs:
+                fail(f"promise 7: the lease {lease.name} is {lease.state} after the sweep")
+        for step in store.live(STEPS):
+            assert step.status is not None
+            here = step.status.state == "running" and step.status.worker is None
+            if here or step.spec.run not in live_runs:
+                fail(f"promise 7: the step {step.name} is {step.state} after the sweep")
+
+    # -- in the end ------------------------------------------------------------------------------
+
+    def unsettled(self, store: Store) -> list[str]:
+        """What is still on its way."""
+        return [
+            f"{kind.title} {record.name} {record.state}"
+            for kind in (RUNS, STEPS, PENDING, LEASES)
+            for record in store.live(kind)
+        ] + [f"runner {dispatch}" for dispatch in sorted(self._world.truth.running)]
+
+    def settled(self, store: Store) -> None:
+        """Everything has ended: the records agree with each other and with the events."""
+        for run in store.list(RUNS):
+            self._run_adds_up(store, run.name)
+        for lease in store.list(LEASES):
+            self._output_is_whole(lease)
+        for dispatch in sorted(self._world.truth.stored):
+            lease = store.get(LEASES, dispatch)
+            if lease.status is None or lease.status.wrote_at is None:
+                self._world.fail(f"promise 2: {dispatch} stored a byte without wroteAt")
+
+    def _run_adds_up(self, store: Store, run: str) -> None:
+        fail = self._world.fail
+        status = store.get(RUNS, run).status
+        steps = store.by(STEPS, "run", run)
+        assert status is not None
+        states = Counter(str(step.state) for step in steps)
+        counts: Counts = status.counts
+        for state in ("succeeded", "failed", "skipped"):
+            if states[state] != getattr(counts, state):
+                fail(f"run {run} counts {counts}, its steps are {dict(states)}")
+        if states["cancelled"] > counts.cancelled or counts.waiting or counts.running:
+            fail(f"run {run} counts {counts}, its steps are {dict(states)}")
+        if run not in self._world.disk.stories:
+            fail(f"run {run} has no story")
+        log = self._world.disk.logs.get(run, [])
+        keys = Counter(event["key"] for event in log)
+        for key, count in keys.items():
+            if count > 1:
+                fail(f"run {run}: the event {key} was published {count} times")
+        for step in steps:
+            if f"ended/{step.spec.job}/{step.spec.step}" not in keys:
+                fail(f"run {run}: the end of {step.name} was never told")
+        if log and log[-1]["kind"] != "run_completed":
+            fail(f"run {run}: the last event is {log[-1]['key']}")
+
+    def _output_is_whole(self, lease: Any) -> None:
+        outcome = lease.status.outcome
+        made = self._world.truth.pieces.get(lease.name)
+        if made is None or outcome is None or outcome.reason not in ("completed", "failed"):
+            return
+        log = self._world.disk.logs.get(lease.spec.run, [])
+        numbers = [event["number"] for event in log if event.get("dispatch") == lease.name
+                   and event["kind"] == "output"]
+        if numbers != list(range(1, made + 1)):
+            self._world.fail(f"{lease.name} printed {made} pieces, the log has {numbers}")
