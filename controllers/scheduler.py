@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from controllers.controller import Wait
 from controllers.placement import available, choose, matches
 from controllers.reasons import Reasons
-from controllers.requirement import describe
+from controllers.requirement import describe, requirement
 from controllers.waiting import Rank, WaitingRoom
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
@@ -115,9 +115,9 @@ class Scheduler:
             self._end(pending, "cancelled", now_s - since, "cancelled")
             return None
         fresh = name not in self._room
-        requirement = self._room.add(pending)
+        wanted = self._room.add(pending)
         if fresh or pending.status is None:
-            self._awake.add(requirement)
+            self._awake.add(wanted)
             self.place()
             placed = self._store.get(PENDING, name)
             if not placed.live:
@@ -254,6 +254,7 @@ class Scheduler:
                 instance=worker.status.instance,
                 model=spec.call.model,
                 method=spec.call.method,
+                requirement=requirement(spec.placement),
             ),
             status=LeaseStatus(state="bound", bound_at=now),
         )

@@ -103,6 +103,8 @@ class LeaseSpec(Model):
     instance: str
     model: str
     method: str
+    requirement: str = ""
+    """What the step asked for, in words: `pool=gpu, platform=linux`."""
     cancel: bool = False
 
 

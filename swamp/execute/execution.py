@@ -139,6 +139,7 @@ class Execution:
 
     def kill(self, reason: str) -> None:
         """KILL to the group at once, also after a `stop`."""
+        self._patience_s = 0.0
         self.stop(reason)
         self._kill_at = self._loop.time()
         self._signal(signal.SIGKILL)

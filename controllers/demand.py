@@ -1,0 +1,84 @@
+"""Demand by requirement, for people and autoscalers: from the same records that decide. Pure reads.
+
+`waiting` could run if a matching worker had a free slot; `blocked` waits for something that a new
+worker does not change (a pause, an operator); `unsatisfiable` asks for what no worker that ever
+enrolled has. `soon` are steps of live runs that will ask, as far as their placement is known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from controllers.placement import available, matches
+from controllers.reasons import Reasons
+from controllers.requirement import requirement
+from datastore.clock import parse_stamp
+from datastore.kinds import LEASES, PENDING, WORKERS, Placement
+from datastore.store import Store
+
+_BLOCKED = frozenset({"cordoned", "draining", "paused", "target_disconnected"})
+_NEVER_SEEN = frozenset({"no_match", "target_unknown"})
+
+
+@dataclass
+class Demand:
+    """One requirement. Ages in seconds."""
+
+    requirement: str
+    waiting: int = 0
+    blocked: int = 0
+    unsatisfiable: int = 0
+    running: int = 0
+    free_slots: int = 0
+    oldest_s: float = 0.0
+    soon: int = 0
+    reason: str | None = None
+    reason_code: str | None = None
+
+
+def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetime) -> list[Demand]:
+    """Every requirement that something waits for, runs under, or will ask for."""
+    found: dict[str, Demand] = {}
+
+    def of(name: str) -> Demand:
+        return found.setdefault(name, Demand(name))
+
+    groups: dict[str, list[float]] = {}
+    placements: dict[str, Placement] = {}
+    for pending in store.live(PENDING):
+        name = requirement(pending.spec.placement)
+        placements[name] = pending.spec.placement
+        since = pending.status.queued_at if pending.status is not None else pending.created_at
+        groups.setdefault(name, []).append((now - parse_stamp(since)).total_seconds())
+    for name, ages in groups.items():
+        _count(of(name), placements[name], ages, reasons)
+        of(name).free_slots = _free_slots(store, placements[name])
+    for name, count in Counter(lease.spec.requirement for lease in store.live(LEASES)).items():
+        of(name).running = count
+    for name, count in soon.items():
+        of(name).soon = count
+    return [found[name] for name in sorted(found)]
+
+
+def _count(entry: Demand, placement: Placement, ages: list[float], reasons: Reasons) -> None:
+    reason = reasons.of(placement)
+    entry.reason, entry.reason_code = reason.text, reason.code
+    entry.oldest_s = round(max(ages), 3)
+    if reason.code in _BLOCKED:
+        entry.blocked = len(ages)
+    elif reason.code in _NEVER_SEEN:
+        entry.unsatisfiable = len(ages)
+    else:
+        entry.waiting = len(ages)
+
+
+def _free_slots(store: Store, placement: Placement) -> int:
+    free = 0
+    for worker in store.live(WORKERS):
+        if worker.status is not None and available(worker) and matches(placement, worker):
+            load = store.count_by(LEASES, "worker", worker.name)
+            free += max(0, worker.status.capacity - load)
+    return free

@@ -1,0 +1,96 @@
+"""One run in the process of the command that started it, when no server holds the repository.
+
+Makes true: the same controllers as in `swamp serve` make the run go on, the repository's lock is
+held and its socket answers meanwhile, and all of it ends when the command says so. No other record
+is continued, swept or ended here: that is for the next `swamp serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+from datastore.clock import SystemClock
+from datastore.ids import uuid7
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+from swamp.serve.api import Api, Served
+from swamp.serve.listening import application, on_socket
+from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.sessions import Sessions
+from swamp.serve.starting import start_run
+
+STOP_WITHIN_S = 15.0
+
+
+class OwnRun:
+    """Context in which the run goes on; `id` is the run's."""
+
+    def __init__(self, layout: Layout, request: dict[str, Any], options: ServeOptions) -> None:
+        """`request` is the body of `POST /api/v1/runs`."""
+        self.id = uuid7(SystemClock().now(), random.SystemRandom())
+        self._layout = layout
+        self._request = request
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._started: Future[None] = Future()
+        # Not a daemon: the steps that it runs end before the process does.
+        self._thread = threading.Thread(target=self._run, name="own-run")
+
+    def __enter__(self) -> OwnRun:
+        """Return once the run has started and the socket answers.
+
+        RepositoryLocked, and every SwampError that a server would refuse the run with.
+        """
+        self._thread.start()
+        try:
+            self._started.result()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop; steps that still run are killed."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(STOP_WITHIN_S)
+
+    def _run(self) -> None:
+        try:
+            with RepositoryLock(self._layout):
+                asyncio.run(self._orchestrate())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(_only(error))
+
+    async def _orchestrate(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await Orchestrator(self._options, self._layout, lambda report: None, self._front).run()
+
+    async def _front(self, served: Served, api: Api, sessions: Sessions) -> None:
+        await start_run(served, self._request)
+        async with on_socket(self._layout.socket, application(api, api.health, admin=True)):
+            self._started.set_result(None)
+            await self._stop.wait()
+
+
+def _only(error: BaseException) -> BaseException:
+    """What went wrong, without the group that a task group makes of it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
