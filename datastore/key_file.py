@@ -1,0 +1,52 @@
+"""The repository's own key: 32 random bytes in `.swamp/key`, readable by the owner alone.
+
+Everything that needs a secret of the server's derives its own from it, so that one use can never
+be turned into another. It is made at the first need; losing it loses the vaults.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from datastore.errors import DatastoreError
+from datastore.layout import Layout
+
+KEY_BYTES = 32
+
+
+class InvalidKey(DatastoreError):
+    """The key file is not what it should be."""
+
+
+def load_or_make(layout: Layout) -> bytes:
+    """The key; made if there is none. Blocking. InvalidKey if the file is damaged."""
+    layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = layout.private / f".key-{os.getpid()}-{secrets.token_hex(4)}"
+    if not layout.key.exists():
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, secrets.token_bytes(KEY_BYTES))
+            os.fsync(descriptor)
+            # Whoever comes second finds the key of the first.
+            os.link(beside, layout.key)
+        except FileExistsError:
+            pass
+        finally:
+            os.close(descriptor)
+            beside.unlink()
+    key = layout.key.read_bytes()
+    if len(key) != KEY_BYTES:
+        raise InvalidKey(
+            f"{layout.shown(layout.key)} holds {len(key)} bytes, expected {KEY_BYTES}: restore it"
+            " from a backup; without it no secret of the vaults can be read"
+        )
+    return key
+
+
+def derive(key: bytes, purpose: str) -> bytes:
+    """32 bytes for one purpose, unrelated to those for any other."""
+    return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=purpose.encode()).derive(key)

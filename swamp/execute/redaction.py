@@ -1,0 +1,104 @@
+"""Secrets made `***` in streams and texts, also where a value is split over two pieces.
+
+A value is known in the forms in which it usually leaks: as it is, each longer line of it, escaped
+for JSON or for a URL, and in base64 at each of the three alignments. Values shorter than four
+characters are left alone: hiding them would hide everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+SHORTEST = 4
+SHORTEST_LINE = 8
+MASK = b"***"
+
+
+class Redactor:
+    """Knows a set of secret values. Without any it passes everything through."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
+        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._longest = len(self._forms[0]) if self._forms else 0
+        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def text(self, text: str) -> str:
+        """The text with every form of every value masked."""
+        if not self._forms:
+            return text
+        data = text.encode("utf-8", "surrogateescape")
+        return self._pattern.sub(MASK, data).decode("utf-8", "surrogateescape")
+
+    def split(self, data: bytes) -> tuple[bytes, bytes]:
+        """What of a stream can be passed on now, masked, and the rest that may begin a value."""
+        masked: list[bytes] = []
+        end = 0
+        for match in self._pattern.finditer(data):
+            masked += (data[end : match.start()], MASK)
+            end = match.end()
+        rest = data[end:]
+        keep = self._begins_a_value(rest)
+        masked.append(rest[: len(rest) - keep])
+        return b"".join(masked), rest[len(rest) - keep :]
+
+    def _begins_a_value(self, data: bytes) -> int:
+        """The length of the longest end of `data` with which some form begins."""
+        for length in range(min(self._longest - 1, len(data)), 0, -1):
+            tail = data[-length:]
+            if any(form.startswith(tail) for form in self._forms):
+                return length
+        return 0
+
+
+class RedactedStream:
+    """One stream under a redactor; `flush` at its end."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be passed on after this piece."""
+        if not self._redactor:
+            return data
+        passed, self._rest = self._redactor.split(self._rest + data)
+        return passed
+
+    def flush(self) -> bytes:
+        """What was held back and turned out to be no value."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+
+def _forms(value: str) -> set[bytes]:
+    raw = value.encode("utf-8", "surrogateescape")
+    forms = {
+        raw,
+        json.dumps(value)[1:-1].encode(),
+        json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape"),
+    }
+    forms |= {quote(raw, safe="").encode(), quote_plus(raw).encode()}
+    forms |= {line for line in raw.splitlines() if len(line) >= SHORTEST_LINE}
+    forms |= _base64_forms(raw)
+    return {form for form in forms if len(form) >= SHORTEST}
+
+
+def _base64_forms(raw: bytes) -> set[bytes]:
+    """The part of each alignment that does not depend on what stands before or after the value."""
+    forms = set()
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + raw).rstrip(b"=")
+        first = (0, 2, 3)[shift]
+        last = len(encoded) - (1 if (shift + len(raw)) % 3 else 0)
+        part = encoded[first:last]
+        if len(part) >= SHORTEST_LINE:
+            forms |= {part, part.replace(b"+", b"-").replace(b"/", b"_")}
+    return forms
