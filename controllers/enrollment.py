@@ -11,12 +11,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from pydantic import ValidationError
-
+from controllers.asked import asked
 from controllers.controller import Wait
 from controllers.ports import WorkerLink
 from controllers.workqueue import WorkQueue
@@ -264,15 +263,14 @@ class EnrollmentController:
             self._store.commit([changed])
 
     def _with_desired(self, worker: Worker) -> Worker:
+        """The worker with what its desired file asks; what that leaves out is as by default."""
+        status = worker.status
         file = self._store.desired(WORKERS, worker.name)
-        if file is None or worker.status is None or file.digest == worker.status.desired:
+        news = None if status is None else asked(file, status.desired)
+        if status is None or news is None:
             return worker
-        try:
-            spec = WorkerSpec.model_validate(file.spec)
-        except ValidationError:
-            return worker
-        status = worker.status.model_copy(update={"desired": file.digest})
-        return worker.with_spec(**dict(spec)).with_status(status)
+        worker = worker.with_status(status.model_copy(update={"desired": news.note}))
+        return worker if news.spec is None else replace(worker, spec=WorkerSpec(**news.spec))
 
     # -- tokens ----------------------------------------------------------------------------------
 
@@ -294,19 +292,16 @@ class EnrollmentController:
         return None
 
     def _adopt_desired(self, token: Token) -> None:
-        file = self._store.desired(TOKENS, token.name)
+        """Take over what the token's desired file asks; what that leaves out stays as it is."""
         assert token.status is not None
-        if file is None or file.digest == token.status.desired:
+        news = asked(self._store.desired(TOKENS, token.name), token.status.desired)
+        if news is None:
             return
-        try:
-            spec = TokenSpec.model_validate({**token.spec.document(), **file.spec})
-        except ValidationError:
-            return
-        status = token.status.model_copy(update={"desired": file.digest})
-        if spec.revoked:
-            ended = {"state": "revoked", "ended_at": stamp(self._clock.now())}
-            status = status.model_copy(update=ended)
-        self._store.commit([token.with_spec(**dict(spec)).with_status(status)])
+        changes: dict[str, Any] = {"desired": news.note}
+        if news.spec is not None and news.spec.get("revoked"):
+            changes |= {"state": "revoked", "ended_at": stamp(self._clock.now())}
+        changed = token.with_status(token.status.model_copy(update=changes))
+        self._store.commit([changed.with_spec(**(news.spec or {}))])
 
     def _desires_revocation(self, token: Token) -> bool:
         file = self._store.desired(TOKENS, token.name)

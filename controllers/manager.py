@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controllers.controller import RESYNC_S, Controller, Reconciler
 from controllers.enrollment import EnrollmentController
 from controllers.lease import LeaseController
-from controllers.ports import WorkerLink
-from controllers.retention import KEEP_RUNS, Retention
+from controllers.ports import ForgetEvents, WorkerLink
+from controllers.retention import Keep, Retention, no_events
 from controllers.run.controller import RunContext, RunController
 from controllers.scheduler import Scheduler
 from datastore.store import Store
@@ -23,7 +23,7 @@ class Settings:
 
     grace_s: float = 60.0
     resync_s: float | None = RESYNC_S
-    keep_runs: int = KEEP_RUNS
+    keep: Keep = field(default_factory=Keep)
 
 
 class Manager:
@@ -36,20 +36,19 @@ class Manager:
         context: RunContext,
         settings: Settings,
         randomness: random.Random,
+        forget_events: ForgetEvents = no_events,
     ) -> None:
         new_uid: Callable[[], str] = context.new_uid
         self.scheduler = Scheduler(store, context.clock, new_uid)
         self.leases = LeaseController(store, link, context.clock, grace_s=settings.grace_s)
         self.enrollment = EnrollmentController(store, link, context.clock, new_uid)
         self.runs = RunController(store, context)
-        self.retention = Retention(store, keep=settings.keep_runs)
-        reconcilers: dict[str, Reconciler] = {
-            "scheduler": self.scheduler,
-            "lease": self.leases,
-            "enrollment": self.enrollment,
-            "run": self.runs,
-            "retention": self.retention,
-        }
+        self.retention = Retention(store, context.clock, settings.keep, forget_events)
+        reconcilers: dict[str, Reconciler] = {"run": self.runs, "retention": self.retention}
+        if context.only_run is None:
+            reconcilers["scheduler"] = self.scheduler
+            reconcilers["lease"] = self.leases
+            reconcilers["enrollment"] = self.enrollment
         self._controllers = [
             Controller(name, one, randomness=randomness, resync_s=settings.resync_s)
             for name, one in reconcilers.items()

@@ -65,3 +65,7 @@ class RunEvents(Protocol):
 
 
 LocalEnded = Callable[[str, Outcome], None]
+
+ForgetEvents = Callable[[str, Callable[[], None]], None]
+"""Removes the event log of a finished run once everything committed so far is durable, then calls
+back. A plain call: nobody waits for the disk in it."""

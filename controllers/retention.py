@@ -1,18 +1,27 @@
-"""Retention: finished runs take their records along once enough newer ones have finished.
+"""Retention: finished runs take their records along, by count and by age.
 
-Makes true: at most `keep` finished runs have records; the story of each stays in `history/`. Reads
-runs and what belongs to them; removes only what is finished, a run last, so that a crash between
-two commits leaves a run that is looked at again. Woken by runs.
+Makes true: at most `keep.runs` finished runs have records, none of them for longer than
+`keep.for_s` after its end; the story of each stays in `history/`. Reads runs and what belongs to
+them; removes only what is finished: first what belongs to a run, then its events, then the run, so
+that a crash in between leaves a run that is looked at again. A run's end and its story come before
+all of these in the journal. Woken by runs. What it does for one finished run does not depend on how
+many others there are.
 """
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from controllers.controller import Wait
+from controllers.ports import ForgetEvents
 from controllers.workqueue import WorkQueue
+from datastore.clock import Clock, parse_stamp, stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS
 from datastore.record import Kind
 from datastore.store import Store
@@ -20,55 +29,148 @@ from datastore.store import Store
 KEY = "retention"
 
 KEEP_RUNS = 500
-"""Finished runs whose records are kept."""
+"""Finished runs whose records are kept unless something else is said."""
 
 REMOVED_AT_ONCE = 400
 """Records removed in one commit, so that others get their turn."""
 
+READ_AT_ONCE = 50
+"""Finished runs of an earlier process that are parsed at once, so that others get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How many finished runs are kept, and for how long after their end; None: no limit."""
+
+    runs: int | None = KEEP_RUNS
+    for_s: float | None = None
+
+
+def no_events(run: str, gone: Callable[[], None]) -> None:
+    """For those who keep no events: they are gone already."""
+    gone()
+
 
 class Retention:
-    """Reconciles one key. Runs are removed in the order in which they finished."""
+    """Reconciles one key. Runs are removed in the order in which they ended."""
 
-    def __init__(self, store: Store, *, keep: int = KEEP_RUNS) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, keep: Keep, forget_events: ForgetEvents = no_events
+    ) -> None:
         self.queue = WorkQueue()
+        self.keep = keep
         self._store = store
-        self._keep = keep
-        self._finished: deque[str] = deque()
-        self._known: set[str] = set()
-        for name in sorted(store.names(RUNS)):
-            self._note(name)
-        store.watch(RUNS, self._note)
-
-    def _note(self, name: str) -> None:
-        if name in self._known or not self._store.is_finished(RUNS, name):
-            return
-        self._known.add(name)
-        self._finished.append(name)
-        if len(self._finished) > self._keep:
-            self.queue.add(KEY)
+        self._clock = clock
+        self._forget_events = forget_events
+        self._ended: list[tuple[str, str]] = []
+        """A heap of (when, which run)."""
+        self._unread = deque(
+            name for name in sorted(store.names(RUNS)) if store.is_finished(RUNS, name)
+        )
+        self._held: list[tuple[str, str]] = []
+        store.watch(RUNS, self._changed)
 
     def live_keys(self) -> Iterable[str]:
+        for entry in self._held:
+            heapq.heappush(self._ended, entry)
+        self._held.clear()
         return [KEY]
 
+    def _changed(self, name: str) -> None:
+        # A finished record never changes, so that a run is noted once.
+        if self._store.is_finished(RUNS, name):
+            self._note(name)
+            if self._is_due(self.keep):
+                self.queue.add(KEY)
+
+    def _note(self, name: str) -> None:
+        run = self._store.find(RUNS, name)
+        if run is not None:
+            ended_at = run.status.ended_at if run.status is not None else None
+            heapq.heappush(self._ended, (ended_at or run.created_at, name))
+
     async def reconcile(self, key: str) -> Wait | None:
-        while len(self._finished) > self._keep:
-            run = self._finished[0]
-            belongings = self._belongings(run)
-            if belongings:
-                self._store.commit(removals=belongings)
-                self.queue.add(key)
-                return None
-            self._finished.popleft()
-            self._known.discard(run)
-            self._store.commit(removals=[(RUNS, run)])
-        return None
+        await self._read_all()
+        while self._is_due(self.keep):
+            entry = heapq.heappop(self._ended)
+            if not await self._remove(entry[1], lambda: None):
+                self._held.append(entry)
+        if self.keep.for_s is None or not self._ended:
+            return None
+        age = self._clock.now() - parse_stamp(self._ended[0][0])
+        return Wait(max(1.0, self.keep.for_s - age.total_seconds()))
+
+    def _is_due(self, keep: Keep) -> bool:
+        """Whether the run that ended first has to go."""
+        if not self._ended:
+            return False
+        if keep.runs is not None and len(self._ended) + len(self._unread) > keep.runs:
+            return True
+        return self._ended[0][0] <= self._oldest_kept(keep)
+
+    def _oldest_kept(self, keep: Keep) -> str:
+        """What ended then or before is too old."""
+        if keep.for_s is None:
+            return ""
+        return stamp(self._clock.now() - timedelta(seconds=keep.for_s))
+
+    async def _read_all(self) -> None:
+        """Learn when the runs ended that an earlier process left."""
+        while self._unread:
+            for _ in range(min(READ_AT_ONCE, len(self._unread))):
+                self._note(self._unread.popleft())
+            await asyncio.sleep(0)
+
+    # -- asked for -------------------------------------------------------------------------------
+
+    async def due(self, keep: Keep) -> list[str]:
+        """The finished runs that `keep` would not keep, the one that ended first first."""
+        await self._read_all()
+        ended = sorted(self._ended)
+        too_many = 0 if keep.runs is None else max(0, len(ended) - keep.runs)
+        oldest = self._oldest_kept(keep)
+        return [run for number, (at, run) in enumerate(ended) if number < too_many or at <= oldest]
+
+    async def remove(self, runs: Sequence[str]) -> None:
+        """Remove those finished runs now; returns when their records have gone from memory."""
+        wanted = set(runs)
+        self._ended = [entry for entry in self._ended if entry[1] not in wanted]
+        heapq.heapify(self._ended)
+        for run in runs:
+            gone = asyncio.Event()
+            if await self._remove(run, gone.set):
+                await gone.wait()
+            else:
+                self._note(run)
+
+    # -- removing --------------------------------------------------------------------------------
+
+    async def _remove(self, run: str, gone: Callable[[], None]) -> bool:
+        """Remove what belongs to the run, then have its events and it removed; `gone` is called.
+
+        False if something of it still lives: nothing of that is touched.
+        """
+        while belongings := self._belongings(run):
+            self._store.commit(removals=belongings)
+            await asyncio.sleep(0)
+        if any(self._store.names_by(kind, "run", run) for kind in (LEASES, PENDING, STEPS)):
+            return False
+
+        def drop() -> None:
+            if self._store.is_finished(RUNS, run):
+                self._store.commit(removals=[(RUNS, run)])
+            gone()
+
+        self._forget_events(run, drop)
+        return True
 
     def _belongings(self, run: str) -> list[tuple[Kind[Any, Any], str]]:
         found: list[tuple[Kind[Any, Any], str]] = []
         kinds: tuple[Kind[Any, Any], ...] = (LEASES, PENDING, STEPS)
         for kind in kinds:
             for name in self._store.names_by(kind, "run", run):
-                found.append((kind, name))
+                if self._store.is_finished(kind, name):
+                    found.append((kind, name))
                 if len(found) == REMOVED_AT_ONCE:
                     return found
         return found

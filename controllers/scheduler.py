@@ -162,9 +162,11 @@ class Scheduler:
 
     def _timeout_text(self, pending: Pending) -> str:
         spec = pending.spec
-        layer = {"serve": "serve --queue-timeout", "default": "the default"}.get(
-            spec.limit_from, f"queueTimeout of the {spec.limit_from}"
-        )
+        layer = {
+            "serve": "serve --queue-timeout",
+            "default": "the default",
+            "edit": "an edit of its desired file",
+        }.get(spec.limit_from, f"queueTimeout of the {spec.limit_from}")
         return (
             f"Timed out waiting for a worker matching {describe(spec.placement)} to become"
             f" available: waited {spec.wait_limit_s:g}s, the limit set by {layer};"

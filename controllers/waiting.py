@@ -7,9 +7,10 @@ compares the heads of different requirements that compete for one worker.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from datastore.kinds import Pending, Placement
 
@@ -56,6 +57,7 @@ class Group:
 class _Place:
     group: str
     lane: tuple[int, str]
+    order: int
 
 
 class WaitingRoom:
@@ -78,15 +80,15 @@ class WaitingRoom:
         lane_key = (pending.spec.priority, pending.spec.run)
         place = self._places.get(pending.name)
         if place is not None:
-            if place.lane == lane_key:
-                return place.group
-            self._take_out(pending.name, place)
+            if place.lane != lane_key:
+                self._change_lane(pending.name, place, lane_key)
+            return place.group
         key = requirement_key(pending.spec.placement)
         group = self.groups.setdefault(key, Group(pending.spec.placement))
         self._arrivals += 1
         self._gone.discard(pending.name)
         group.lanes.setdefault(lane_key, _Lane()).names.append((self._arrivals, pending.name))
-        self._places[pending.name] = _Place(key, lane_key)
+        self._places[pending.name] = _Place(key, lane_key, self._arrivals)
         return key
 
     def remove(self, name: str) -> None:
@@ -124,9 +126,11 @@ class WaitingRoom:
         """Everything that waits, in no order."""
         return iter(list(self._places))
 
-    def _take_out(self, name: str, place: _Place) -> None:
-        """Remove from its lane now: the name comes back at once in another lane."""
-        lane = self.groups[place.group].lanes.get(place.lane)
-        if lane is not None:
-            lane.names = deque(entry for entry in lane.names if entry[1] != name)
-        del self._places[name]
+    def _change_lane(self, name: str, place: _Place, lane_key: tuple[int, str]) -> None:
+        """Move to another lane now, at the place that the order of arrival gives it there."""
+        lanes = self.groups[place.group].lanes
+        lanes[place.lane].names.remove((place.order, name))
+        if not lanes[place.lane].names:
+            del lanes[place.lane]
+        insort(lanes.setdefault(lane_key, _Lane()).names, (place.order, name))
+        self._places[name] = replace(place, lane=lane_key)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from datastore import files
+from datastore.clock import Clock, SystemClock, parse_stamp
 from datastore.definitions.suggest import did_you_mean
 from datastore.errors import InvalidFile
 from datastore.files import Stat
@@ -25,23 +26,30 @@ from datastore.layout import Layout
 from datastore.record import API_VERSION, Kind, Model, is_record_name
 from datastore.yaml_loader import Document, load
 
+_RACY_NS = 2_000_000_000
+"""A file changed so shortly before it was read may change once more without another stat."""
+
 
 @dataclass(frozen=True, slots=True)
 class DesiredFile:
     """A desired file that parsed and validated: the fields it sets, and a digest of its bytes."""
 
     spec: dict[str, Any]
-    """By the field names of the kind's spec (`expires_at`), only those that the file sets."""
+    """By the field names of the kind's model below (`expires_at`), only those that the file sets.
+    """
     digest: str
+
+
+UNREADABLE = DesiredFile({}, "")
+"""A file that is there and has no good version yet: it asks for nothing, and is not missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredChange:
-    """A desired file that is new or other than before; `file` None when it is gone."""
+    """The record whose desired file is new, other or gone: `DesiredTree.current` has it."""
 
     kind: Kind[Any, Any]
     name: str
-    file: DesiredFile | None
 
 
 class _Worker(Model):
@@ -55,10 +63,28 @@ class _Token(Model):
     revoked: bool | None = None
     note: str | None = None
 
+    @field_validator("expires_at")
+    @classmethod
+    def _is_a_time(cls, value: str) -> str:
+        try:
+            parse_stamp(value)
+        except ValueError:
+            raise ValueError("expected a time like 2026-11-29T16:41:31Z") from None
+        return value
+
+    @field_validator("max_enrollments")
+    @classmethod
+    def _is_a_number_from_1(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and value < 1:
+            raise ValueError("expected a number from 1, or unlimited")
+        return value
+
 
 class _Pending(Model):
     cancel: bool | None = None
     priority: int | None = Field(default=None, ge=1, le=5)
+    queue_timeout: float | None = Field(default=None, ge=0)
+    """How long the step may wait in all, seconds; 0 waits for ever."""
 
 
 class _Lease(Model):
@@ -87,72 +113,124 @@ FIELDS: dict[str, type[Model]] = {
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
 
-class DesiredTree:
-    """The desired files of a repository, as they were when last looked at."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file at the last look. `stat` None: the next look must read it whatever its stat says."""
 
-    def __init__(self, layout: Layout) -> None:
+    stat: Stat | None
+    digest: str
+
+
+class DesiredTree:
+    """The desired files of a repository, as they were when last looked at.
+
+    Any number of threads may look at once; `current` and `problems` never wait for more than one
+    file to be read.
+    """
+
+    def __init__(self, layout: Layout, clock: Clock | None = None) -> None:
+        """`clock` must agree with the one that stamps files: it tells which stats to trust."""
         self._layout = layout
-        self._stats: dict[Path, Stat] = {}
+        self._clock = clock or SystemClock()
+        self._seen: dict[Path, _Seen] = {}
+        self._files: dict[Path, DesiredFile] = {}
         self._problems: dict[Path, InvalidFile] = {}
         self._lock = threading.Lock()
 
-    def scan(self) -> list[DesiredChange]:
-        """Look at every file; answers what is new, other or gone since the last look."""
-        changes = []
-        with self._lock:
-            for kind in KINDS.values():
-                folder = self._layout.desired(kind.folder)
-                found = {folder / name: stat for name, stat in files.scan(folder).items()}
-                known = [path for path in self._stats if path.parent == folder]
-                changed = [path for path, stat in found.items() if self._stats.get(path) != stat]
-                for path in [*changed, *(path for path in known if path not in found)]:
-                    changes += self._look(kind, path)
-        return changes
+    # -- looking ---------------------------------------------------------------------------------
+
+    def changed(self) -> list[Path]:
+        """Stat every file; answers those that are new, other or gone since the last look."""
+        found: list[Path] = []
+        for kind in KINDS.values():
+            folder = self._layout.desired(kind.folder)
+            there = {folder / name: stat for name, stat in files.scan(folder).items()}
+            with self._lock:
+                seen = {path: one.stat for path, one in self._seen.items() if path.parent == folder}
+            found += [path for path, stat in there.items() if seen.get(path) != stat]
+            found += [path for path in seen if path not in there]
+        return found
 
     def refresh(self, paths: Iterable[Path]) -> list[DesiredChange]:
         """Look at these files only."""
         by_folder = {self._layout.desired(kind.folder): kind for kind in KINDS.values()}
         changes = []
-        with self._lock:
-            for path in paths:
-                kind = by_folder.get(path.parent)
-                if kind is not None and path.suffix == ".yaml" and not path.name.startswith("."):
-                    changes += self._look(kind, path)
+        for path in paths:
+            kind = by_folder.get(path.parent)
+            if kind is None or path.suffix != ".yaml" or path.name.startswith("."):
+                continue
+            with self._lock:
+                if self._look(kind, path):
+                    changes.append(DesiredChange(kind, path.stem))
         return changes
+
+    def scan(self) -> list[DesiredChange]:
+        """Look at every file that changed."""
+        return self.refresh(self.changed())
 
     def refresh_record(self, kind: Kind[Any, Any], name: str) -> list[DesiredChange]:
         """Look at one record's file only."""
-        return self.refresh([self._layout.desired(kind.folder) / f"{name}.yaml"])
+        return self.refresh([self._path(kind, name)])
+
+    # -- what was found --------------------------------------------------------------------------
+
+    def current(self, kind: Kind[Any, Any], name: str) -> DesiredFile | None:
+        """The last good version of a record's file; None without a file."""
+        return self._files.get(self._path(kind, name))
 
     def problems(self) -> list[InvalidFile]:
         """The files that do not parse or validate, by path."""
         with self._lock:
             return [self._problems[path] for path in sorted(self._problems)]
 
-    def _look(self, kind: Kind[Any, Any], path: Path) -> list[DesiredChange]:
-        stat = files.stat_of(path)
-        if stat is None:
-            known = self._stats.pop(path, None) is not None
-            self._problems.pop(path, None)
-            return [DesiredChange(kind, path.stem, None)] if known else []
-        if self._stats.get(path) == stat:
-            return []
-        self._stats[path] = stat
-        try:
-            file = self._read(kind, path)
-        except InvalidFile as problem:
-            self._problems[path] = problem
-            return []
-        except OSError as error:
-            reason = error.strerror or str(error)
-            self._problems[path] = InvalidFile(self._layout.shown(path), reason)
-            return []
-        self._problems.pop(path, None)
-        return [DesiredChange(kind, path.stem, file)]
+    # -- one file --------------------------------------------------------------------------------
 
-    def _read(self, kind: Kind[Any, Any], path: Path) -> DesiredFile:
+    def _path(self, kind: Kind[Any, Any], name: str) -> Path:
+        return self._layout.desired(kind.folder) / f"{name}.yaml"
+
+    def _look(self, kind: Kind[Any, Any], path: Path) -> bool:
+        """Bring memory up to date with one file; whether what it asks for is other now."""
+        stat = files.stat_of(path)
+        seen = self._seen.get(path)
+        if stat is not None and seen is not None and seen.stat == stat:
+            return False
+        looked_at_ns = int(self._clock.now().timestamp() * 1e9)
+        try:
+            data = None if stat is None else path.read_bytes()
+        except FileNotFoundError:
+            data = None
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror or error}"
+            self._seen[path] = _Seen(None, "")
+            return self._take_problem(path, InvalidFile(self._layout.shown(path), reason))
+        if stat is None or data is None:
+            return self._forget(path)
+        settled = looked_at_ns - stat.mtime_ns > _RACY_NS
+        digest = digest_of(data)
+        self._seen[path] = _Seen(stat if settled else None, digest)
+        if seen is not None and seen.digest == digest:
+            return False
+        try:
+            self._files[path] = self._parsed(kind, path, data, digest)
+        except InvalidFile as problem:
+            return self._take_problem(path, problem)
+        self._problems.pop(path, None)
+        return True
+
+    def _take_problem(self, path: Path, problem: InvalidFile) -> bool:
+        self._problems[path] = problem
+        if path in self._files:
+            return False
+        self._files[path] = UNREADABLE
+        return True
+
+    def _forget(self, path: Path) -> bool:
+        self._problems.pop(path, None)
+        self._files.pop(path, None)
+        return self._seen.pop(path, None) is not None
+
+    def _parsed(self, kind: Kind[Any, Any], path: Path, data: bytes, digest: str) -> DesiredFile:
         shown = self._layout.shown(path)
-        data = path.read_bytes()
         document = load(data, shown)
         value = document.value
         for key in value:
@@ -166,24 +244,24 @@ class DesiredTree:
             raise InvalidFile(
                 shown, f"kind must be {kind.title} in this folder", document.position("kind")
             )
-        self._check_name(document, path, shown)
+        _check_name(document, path, shown)
         spec = value.get("spec")
         if not isinstance(spec, dict):
             raise InvalidFile(
                 shown, "needs 'spec:' with the fields to set", document.position("spec")
             )
-        return DesiredFile(_fields(kind, document, spec, shown), digest_of(data))
+        return DesiredFile(_fields(kind, document, spec, shown), digest)
 
-    @staticmethod
-    def _check_name(document: Document, path: Path, shown: str) -> None:
-        metadata = document.value.get("metadata", {})
-        name = metadata.get("name", path.stem) if isinstance(metadata, dict) else None
-        if name != path.stem or not is_record_name(path.stem):
-            raise InvalidFile(
-                shown,
-                f"the file name is the record's name: metadata.name must be '{path.stem}'",
-                document.position("metadata", "name"),
-            )
+
+def _check_name(document: Document, path: Path, shown: str) -> None:
+    metadata = document.value.get("metadata", {})
+    name = metadata.get("name", path.stem) if isinstance(metadata, dict) else None
+    if name != path.stem or not is_record_name(path.stem):
+        raise InvalidFile(
+            shown,
+            f"the file name is the record's name: metadata.name must be '{path.stem}'",
+            document.position("metadata", "name"),
+        )
 
 
 def digest_of(data: bytes) -> str:
@@ -200,21 +278,19 @@ def _fields(
         if key not in known:
             what = f"unknown field '{key}' for {kind.title}"
             raise _invalid(document, shown, ("spec", key), what, known)
+    given = {key: value for key, value in spec.items() if value is not None}
     try:
-        parsed = model.model_validate(spec, strict=True)
+        parsed = model.model_validate(given, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = tuple(part for part in first["loc"] if isinstance(part, (str, int)))[:1]
+        told = first["msg"].removeprefix("Value error, ")
         raise InvalidFile(
             shown,
-            f"spec.{where[0] if where else ''}: {first['msg']}",
+            f"spec.{where[0] if where else ''}: {told}",
             document.position("spec", *where),
         ) from None
-    return {
-        name: value
-        for name in parsed.model_fields_set
-        if (value := getattr(parsed, name)) is not None
-    }
+    return {name: getattr(parsed, name) for name in parsed.model_fields_set}
 
 
 def _invalid(

@@ -15,6 +15,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datastore import files
@@ -89,6 +90,21 @@ class OpenedEngine:
     def rescan(self) -> RescanReport:
         """Put back what was edited or deleted in `observed/`. Blocks: run it in a thread."""
         return self.observed.rescan()
+
+    def look_at(self, paths: Iterable[Path]) -> RescanReport:
+        """As `rescan`, but these files only. Blocks: run it in a thread."""
+        return self.observed.look_at(paths)
+
+    def restore(self) -> list[str]:
+        """Have journal and index written again where they were removed; which were. Blocks."""
+        removed = []
+        if self.journal.removed:
+            removed.append("journal")
+            self.journal.restore()
+        if self._index.removed:
+            removed.append("index")
+            self.observed.sync_index()
+        return removed
 
     def close(self, give_up_after_s: float = 30.0) -> None:
         """Bring everything into the files and let go of the journal's rows. Blocks.

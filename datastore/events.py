@@ -10,28 +10,41 @@ the records and is told again if it was lost; a piece of output is acknowledged 
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
 import os
 import queue
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datastore import files
 from datastore.clock import Clock, stamp
+from datastore.event_file import (
+    LAST_KIND,
+    READ_EVENTS,
+    WholeLog,
+    begins_at_1,
+    is_complete,
+    line_of,
+    parse_line,
+    read_lines,
+)
+
+log = logging.getLogger(__name__)
 
 TAIL_EVENTS = 2_000
 """Events of a live run kept in memory; older ones are read from the file."""
 
-READ_EVENTS = 1_000
-"""Events handed to a reader at once."""
-
-LAST_KIND = "run_completed"
-
 Written = Callable[[], None]
+
+
+_Entry = tuple[str, bytes | WholeLog | None, Written | None]
+"""A run, a line of its log (None: the log goes), and whom to tell once that is done."""
 
 
 @dataclass
@@ -60,9 +73,7 @@ class EventLog:
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
         self._loop = asyncio.get_running_loop()
-        self._lines: queue.SimpleQueue[tuple[str, bytes, Written | None] | None] = (
-            queue.SimpleQueue()
-        )
+        self._lines: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
         self._writer = threading.Thread(target=self._write, name="events-write", daemon=True)
         self._writer.start()
@@ -100,14 +111,17 @@ class EventLog:
         """How many pieces of a dispatch's output the log has."""
         return self._log(run).output.get(dispatch, 0)
 
+    def forget(self, run: str, gone: Callable[[], None]) -> None:
+        """Remove the log of a finished run after the barrier; `gone` is called on the loop then."""
+        self._after_barrier(lambda: self._lines.put((run, None, gone)))
+
     def _publish(
         self, run: str, log: _RunLog, event: dict[str, Any], written: Written | None
     ) -> None:
         log.seq += 1
         if event["kind"] == LAST_KIND:
             log.ended = True
-        line = json.dumps({"seq": log.seq, **event}, ensure_ascii=False, separators=(",", ":"))
-        data = line.encode("utf-8", "replace") + b"\n"
+        data = line_of({"seq": log.seq, **event})
         log.tail.append(data)
         self._lines.put((run, data, written))
         news, log.news = log.news, asyncio.Event()
@@ -138,16 +152,32 @@ class EventLog:
             if None in batch:
                 return
 
-    def _append(self, entries: list[tuple[str, bytes, Written | None]]) -> None:
+    def _append(self, entries: list[_Entry]) -> None:
         by_run: dict[str, list[bytes]] = {}
         for run, line, _ in entries:
-            by_run.setdefault(run, []).append(line)
+            if isinstance(line, WholeLog):
+                by_run.pop(run, None)
+                self._write_anew(run, line)
+            elif line is not None:
+                by_run.setdefault(run, []).append(line)
         for run, lines in by_run.items():
             data = b"".join(lines)
             delay_s = 0.05
             while not self._append_to(self._path(run), data):
                 threading.Event().wait(delay_s)
                 delay_s = min(delay_s * 2, 1.0)
+        for run, line, _ in entries:
+            if line is None:
+                # One that cannot be removed costs its space and nothing else.
+                with suppress(OSError):
+                    self._path(run).unlink(missing_ok=True)
+
+    def _write_anew(self, run: str, whole: WholeLog) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files.write(self._path(run), whole.data(run))
+        except OSError as error:
+            log.warning("the events of run %s cannot be written anew for now: %s", run, error)
 
     @staticmethod
     def _append_to(path: Path, data: bytes) -> bool:
@@ -167,10 +197,12 @@ class EventLog:
             return False
         return True
 
-    def _note_written(self, entries: list[tuple[str, bytes, Written | None]]) -> None:
-        for run, _, written in entries:
+    def _note_written(self, entries: list[_Entry]) -> None:
+        for run, line, written in entries:
             log = self._logs.get(run)
-            if log is not None:
+            if line is None:
+                self._logs.pop(run, None)
+            elif log is not None and isinstance(line, bytes):
                 log.on_disk += 1
                 self._forget_if_over(run, log)
             if written is not None:
@@ -180,10 +212,37 @@ class EventLog:
         if log.ended and not log.readers and log.on_disk == log.seq:
             self._logs.pop(run, None)
 
+    # -- after a removal -------------------------------------------------------------------------
+
+    async def restore(self) -> list[str]:
+        """Have the logs in memory whose file was removed written again; which runs' those are."""
+        known = [run for run, one in self._logs.items() if one.on_disk]
+        damaged = await self._loop.run_in_executor(self._pool, self._damaged, known)
+        restored = []
+        for run in damaged:
+            one = self._logs.get(run)
+            if one is None:
+                continue
+            lost = one.seq - len(one.tail)
+            in_tail = (
+                {str((parse_line(line) or {}).get("key")) for line in one.tail} if lost else set()
+            )
+            keys = tuple(key for key in one.keys if key not in in_tail)[:lost]
+            self._lines.put((run, WholeLog(lost, keys, tuple(one.tail)), None))
+            restored.append(run)
+        return restored
+
+    def _damaged(self, runs: Iterable[str]) -> list[str]:
+        return [run for run in runs if not begins_at_1(self._path(run))]
+
     # -- after a restart -------------------------------------------------------------------------
 
+    def untold(self, runs: Iterable[str]) -> list[str]:
+        """Of these finished runs, those whose log lacks its last event. Blocking."""
+        return [run for run in runs if not is_complete(self._path(run))]
+
     def recover(self, runs: Iterable[str]) -> None:
-        """Read the logs of live runs back, before anything is emitted. Blocking."""
+        """Read the logs of live and untold runs back, before anything is emitted. Blocking."""
         for run in runs:
             self._logs[run] = self._read_back(run)
 
@@ -195,7 +254,7 @@ class EventLog:
         good = 0
         with path.open("rb") as file:
             for line in file:
-                event = _parse(line)
+                event = parse_line(line)
                 if event is None or event.get("seq") != log.seq + 1:
                     break
                 good += len(line)
@@ -216,7 +275,9 @@ class EventLog:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    async def read(self, run: str, after: int, *, follow: bool) -> AsyncIterator[list[bytes]]:
+    async def read(
+        self, run: str, after: int, *, follow: bool
+    ) -> AsyncGenerator[list[bytes], None]:
         """Lines after that number, in lots; with `follow` until the run's last event.
 
         An empty lot now and then says that the reader is still being served.
@@ -254,12 +315,12 @@ class EventLog:
             break
         return lines
 
-    async def _read_file(self, run: str, after: int) -> AsyncIterator[list[bytes]]:
+    async def _read_file(self, run: str, after: int) -> AsyncGenerator[list[bytes], None]:
         path = self._path(run)
         offset, skip = 0, after
         while True:
             lot, offset = await self._loop.run_in_executor(
-                self._pool, _read_lines, path, offset, skip
+                self._pool, read_lines, path, offset, skip
             )
             skip = 0
             if not lot:
@@ -271,37 +332,6 @@ class EventLog:
         self._lines.put(None)
         self._writer.join(timeout=5)
         self._pool.shutdown(wait=False)
-
-
-def _read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
-    """Up to READ_EVENTS whole lines from a byte offset, the first `skip` passed over."""
-    lines: list[bytes] = []
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                offset += len(line)
-                if skip:
-                    skip -= 1
-                    continue
-                lines.append(line)
-                if len(lines) == READ_EVENTS:
-                    break
-    except FileNotFoundError:
-        return [], offset
-    return lines, offset
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) else None
 
 
 async def _within(news: asyncio.Event, seconds: float) -> bool:

@@ -1,25 +1,30 @@
 """Files that people change while the server runs: noticed at once, and never later than a rescan.
 
 File events are hints: a path is taken from them, its kind of event is not. A rescan by stat runs
-every 30 s and after a burst, because events do get lost. All looking happens in threads; what
-changed is handed to the store on the event loop.
+every 30 s and after a burst, because events do get lost. All looking happens in threads, a few
+files at a time; what changed is handed to the store on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import Protocol
 
 from watchfiles import Change, awatch
 
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredChange, DesiredTree
+from datastore.edit_lines import after_the_end, lines, put_back_lines
 from datastore.errors import InvalidFile
 from datastore.kinds import KINDS
 from datastore.layout import Layout, create_folders
+from datastore.observed import RescanReport
 from datastore.store import Store
+from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +32,30 @@ RESCAN_S = 30.0
 BURST = 500
 """After so many changed paths at once a rescan follows: some of the events may be missing."""
 
-_DEBOUNCE_MS = 50
-_STEP_MS = 10
+CHUNK = 50
+"""Files looked at before what they ask for takes effect and others get their turn."""
+
+GUARD_S = 1.0
+"""How often the watched folders are looked at: one that was replaced is watched no more."""
+
+SETTLE_S = 0.1
+"""A file with a problem is looked at once more before that is told: many editors empty it first."""
+
+_DEBOUNCE_MS, _STEP_MS = 50, 10
+_OBSERVED_DEBOUNCE_MS, _OBSERVED_STEP_MS = 500, 200
+"""Files of `observed/` change all day and nobody waits for them: events are taken in lots."""
+
+Batches = Callable[[asyncio.Event], AsyncGenerator[set[tuple[Change, str]], None]]
+
+
+class Observed(Protocol):
+    """What puts edits in `observed/` back. Both methods block."""
+
+    def rescan(self) -> RescanReport:
+        """Look at every file."""
+
+    def look_at(self, paths: Iterable[Path]) -> RescanReport:
+        """Look at these files."""
 
 
 class FileWatch:
@@ -39,7 +66,7 @@ class FileWatch:
         layout: Layout,
         store: Store,
         trees: tuple[DesiredTree, Catalog],
-        rescan_observed: Callable[[], object],
+        observed: Observed,
         *,
         events: bool = True,
         rescan_s: float = RESCAN_S,
@@ -48,62 +75,107 @@ class FileWatch:
         self._layout = layout
         self._store = store
         self._desired, self._catalog = trees
-        self._rescan_observed = rescan_observed
+        self._observed = observed
         self._events = events
         self._rescan_s = rescan_s
         self._rescan_now = asyncio.Event()
+        self._problems_changed = asyncio.Event()
         self._told: set[str] = set()
+        self._unknown: set[str] = set()
+        folders = [layout.models, layout.workflows]
+        for kind in KINDS:
+            folders += [layout.desired(kind), layout.observed(kind)]
+        self._folders = WatchedFolders(folders)
+        self._replaced = asyncio.Event()
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._rescan_for_ever())
-            if self._events:
-                group.create_task(self._watch_for_ever())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._rescan_for_ever())
+                group.create_task(self._tell_for_ever())
+                group.create_task(self._guard_for_ever())
+                if self._events:
+                    people, own = self._batches_of_people, self._batches_of_observed
+                    group.create_task(self._watch_for_ever(people, self._look_at))
+                    group.create_task(self._watch_for_ever(own, self._look_at_observed))
+        finally:
+            self._folders.release()
 
     async def start(self) -> None:
         """The first look, before anything runs."""
-        self._apply(await asyncio.to_thread(self._desired.scan))
+        await asyncio.to_thread(self._folders.hold)
+        self.apply(await asyncio.to_thread(self._desired.scan), tell=False)
         await asyncio.to_thread(self._catalog.scan)
         self._tell_problems()
 
-    def apply(self, changes: Iterable[DesiredChange]) -> None:
-        """Hand desired files that were looked at elsewhere to the store."""
-        self._apply(changes)
-
     # -- events ----------------------------------------------------------------------------------
 
-    async def _watch_for_ever(self) -> None:
+    async def _watch_for_ever(
+        self, batches: Batches, look: Callable[[set[tuple[Change, str]]], Awaitable[None]]
+    ) -> None:
         while True:
+            # What happened while nothing was watched is found by a rescan. The watch begins with
+            # the first step of the loop below, before that rescan gets its turn.
+            self._rescan_now.set()
             try:
-                async for batch in self._batches():
-                    await self._look_at({Path(path) for _, path in batch})
+                async for batch in batches(self._replaced):
+                    await look(batch)
             except (OSError, RuntimeError) as error:
                 log.warning("file events are not available, the rescan goes on: %s", error)
-            # A watched folder vanished, or the watch failed: what happened meanwhile is rescanned.
-            self._rescan_now.set()
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(GUARD_S)
 
-    def _batches(self) -> AsyncGenerator[set[tuple[Change, str]], None]:
-        folders = [self._layout.desired(kind) for kind in KINDS]
+    def _batches_of_people(
+        self, stop: asyncio.Event
+    ) -> AsyncGenerator[set[tuple[Change, str]], None]:
+        roots = tuple(f"{root}{os.sep}" for root in (self._layout.models, self._layout.workflows))
         return awatch(
-            *folders,
+            *(self._layout.desired(kind) for kind in KINDS),
             self._layout.models,
             self._layout.workflows,
-            watch_filter=lambda _, path: _is_ours(path),
+            watch_filter=lambda _, path: (
+                _is_yaml(path) or (path.startswith(roots) and _may_be_folder(path))
+            ),
             debounce=_DEBOUNCE_MS,
             step=_STEP_MS,
+            stop_event=stop,
         )
 
-    async def _look_at(self, paths: set[Path]) -> None:
-        if len(paths) > BURST:
+    def _batches_of_observed(
+        self, stop: asyncio.Event
+    ) -> AsyncGenerator[set[tuple[Change, str]], None]:
+        return awatch(
+            *(self._layout.observed(kind) for kind in KINDS),
+            watch_filter=lambda _, path: _is_yaml(path),
+            debounce=_OBSERVED_DEBOUNCE_MS,
+            step=_OBSERVED_STEP_MS,
+            stop_event=stop,
+        )
+
+    async def _look_at(self, batch: set[tuple[Change, str]]) -> None:
+        if len(batch) > BURST:
             self._rescan_now.set()
-        roots = self._layout.models, self._layout.workflows
-        definitions = [path for path in paths if any(path.is_relative_to(root) for root in roots)]
+        desired, definitions = await asyncio.to_thread(self._sorted, batch)
         if definitions:
             await asyncio.to_thread(self._catalog.refresh, definitions)
-        self._apply(await asyncio.to_thread(self._desired.refresh, paths))
-        self._tell_problems()
+        await self._look_at_desired(desired)
+        self._problems_changed.set()
+
+    def _sorted(self, batch: set[tuple[Change, str]]) -> tuple[list[Path], list[Path]]:
+        """The paths below `desired/`, and those of definitions."""
+        below = f"{self._layout.desired('')}{os.sep}"
+        paths = {path for _, path in batch}
+        desired = [Path(path) for path in sorted(paths) if path.startswith(below)]
+        return desired, [Path(path) for path in sorted(paths) if not path.startswith(below)]
+
+    async def _look_at_desired(self, paths: list[Path]) -> None:
+        for first in range(0, len(paths), CHUNK):
+            chunk = paths[first : first + CHUNK]
+            self.apply(await asyncio.to_thread(self._desired.refresh, chunk))
+
+    async def _look_at_observed(self, batch: set[tuple[Change, str]]) -> None:
+        paths = [Path(path) for _, path in batch]
+        self._tell_put_back(await asyncio.to_thread(self._observed.look_at, paths))
 
     # -- rescans ---------------------------------------------------------------------------------
 
@@ -120,29 +192,84 @@ class FileWatch:
     async def rescan(self) -> None:
         """Look at everything by stat."""
         await asyncio.to_thread(create_folders, self._layout)
-        self._apply(await asyncio.to_thread(self._desired.scan))
+        await self._look_at_desired(await asyncio.to_thread(self._desired.changed))
         await asyncio.to_thread(self._catalog.scan)
-        await asyncio.to_thread(self._rescan_observed)
-        self._tell_problems()
+        self._tell_put_back(await asyncio.to_thread(self._observed.rescan))
+        self._problems_changed.set()
+
+    async def _guard_for_ever(self) -> None:
+        """Make folders that were removed again, and watch those that are others by now."""
+        while True:
+            await asyncio.sleep(GUARD_S)
+            replaced = await asyncio.to_thread(self._folders.replaced)
+            if not replaced:
+                continue
+            await asyncio.to_thread(create_folders, self._layout)
+            await asyncio.to_thread(self._folders.hold)
+            shown = [f"{self._layout.shown(path)}/ was removed or replaced" for path in replaced]
+            for line in lines(shown, f"{len(shown)} folders were removed or replaced"):
+                log.warning("%s; it is watched again", line)
+            old, self._replaced = self._replaced, asyncio.Event()
+            old.set()
+            self._rescan_now.set()
 
     # -- telling ---------------------------------------------------------------------------------
 
-    def _apply(self, changes: Iterable[DesiredChange]) -> None:
+    def apply(self, changes: Iterable[DesiredChange], *, tell: bool = True) -> None:
+        """Hand the desired files that were looked at to the store, as they are by now.
+
+        With `tell` one that would undo what is final is told of: nothing else shows it.
+        """
+        told = []
         for change in changes:
-            self._store.set_desired(change.kind, change.name, change.file)
+            file = self._desired.current(change.kind, change.name)
+            record = self._store.find(change.kind, change.name) if tell and file else None
+            if record is not None and file is not None:
+                path = self._layout.desired(change.kind.folder) / f"{change.name}.yaml"
+                told.append(after_the_end(record, file, self._layout.shown(path)))
+            self._store.set_desired(change.kind, change.name, file)
+        said = [line for line in told if line is not None]
+        for line in lines(said, f"{len(said)} files in desired/ change nothing"):
+            log.warning("%s", line)
 
     def problems(self) -> list[InvalidFile]:
         """Every file of people that is not in force as it stands."""
         return [*self._desired.problems(), *self._catalog.problems()]
 
+    async def _tell_for_ever(self) -> None:
+        while True:
+            await self._problems_changed.wait()
+            self._problems_changed.clear()
+            if any(str(problem) not in self._told for problem in self.problems()):
+                await asyncio.sleep(SETTLE_S)
+                paths = [self._layout.root / problem.path for problem in self.problems()]
+                await asyncio.to_thread(self._catalog.refresh, paths)
+                await self._look_at_desired(paths)
+            self._tell_problems()
+
     def _tell_problems(self) -> None:
         """One log line for each new problem, none while it stays."""
         now = {str(problem) for problem in self.problems()}
-        for problem in sorted(now - self._told):
-            log.warning("%s (not in force; the last good version, if any, is)", problem)
+        new = [
+            f"{problem} (not in force; the last good version, if any, is)"
+            for problem in sorted(now - self._told)
+        ]
+        for line in lines(new, f"{len(new)} files are not in force"):
+            log.warning("%s", line)
         self._told = now
 
+    def _tell_put_back(self, report: RescanReport) -> None:
+        new = tuple(path for path in report.unknown if path not in self._unknown)
+        self._unknown.update(new)
+        for line in put_back_lines(RescanReport(report.put_back, report.restored, new)):
+            log.warning("%s", line)
 
-def _is_ours(path: str) -> bool:
-    name = Path(path).name
-    return name.endswith(".yaml") and not name.startswith(".")
+
+def _is_yaml(path: str) -> bool:
+    return path.endswith(".yaml") and not path.rpartition(os.sep)[2].startswith(".")
+
+
+def _may_be_folder(path: str) -> bool:
+    """A folder that comes or goes takes its files along, often without an event for each."""
+    name = path.rpartition(os.sep)[2]
+    return "." not in name and not name.endswith("~")

@@ -73,9 +73,14 @@ class Index:
         removals: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Write rows and remove others, by kind, all in one transaction."""
-        if inode_of(self._path) != self._inode:
+        if self.removed:
             self._move()
         _write(self._db, puts, removals)
+
+    @property
+    def removed(self) -> bool:
+        """Whether the file is not at its path any more; any thread may ask."""
+        return inode_of(self._path) != self._inode
 
     def rebuild(self, reason: str) -> None:
         """Throw the file away and begin an empty one."""
@@ -84,7 +89,7 @@ class Index:
 
     def sync(self) -> None:
         """Return when every row written before is on disk."""
-        if inode_of(self._path) != self._inode:
+        if self.removed:
             self._move()
         # What is not in the WAL any more was synced by the checkpoint that moved it. Only this
         # file may be opened beside SQLite: closing the others would drop its locks.

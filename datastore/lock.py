@@ -11,26 +11,27 @@ import json
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 
 from datastore.clock import Clock, SystemClock, parse_stamp, stamp
-from datastore.errors import RepositoryLocked
+from datastore.errors import DatastoreError, RepositoryLocked
 from datastore.layout import Layout
+from datastore.sqlite_file import inode_of
 
 
 class RepositoryLock:
     """The right to write a repository's records, held from `acquire` to `release`."""
 
     def __init__(self, layout: Layout, clock: Clock | None = None) -> None:
-        self._layout = layout
+        self.layout = layout
         self._clock = clock or SystemClock()
         self._descriptor: int | None = None
 
     def acquire(self) -> RepositoryLock:
         """Take the lock or raise RepositoryLocked, naming the holder; never waits."""
-        self._layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -40,6 +41,34 @@ class RepositoryLock:
         self._descriptor = descriptor
         self._sign(descriptor)
         return self
+
+    def _open(self) -> int:
+        lock = self.layout.lock
+        try:
+            lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DatastoreError(
+                f"this repository cannot be written ({lock}: {error.strerror}): whoever serves it"
+                " has to write its records; commands that only read work all the same"
+            ) from None
+
+    def renew(self) -> bool:
+        """Hold the lock by a new file where the old one was removed; whether that was so.
+
+        RepositoryLocked when another process was faster.
+        """
+        assert self._descriptor is not None, "renew follows acquire"
+        if inode_of(self.layout.lock) == os.fstat(self._descriptor).st_ino:
+            return False
+        old, self._descriptor = self._descriptor, None
+        try:
+            self.acquire()
+        except BaseException:
+            self._descriptor = old
+            raise
+        os.close(old)
+        return True
 
     def release(self) -> None:
         """Give the lock up; nothing happens when it is not held."""
@@ -66,6 +95,38 @@ class RepositoryLock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who signed the lock, and whether it is held now."""
+
+    pid: int
+    since: datetime
+    command: tuple[str, ...]
+    held: bool
+
+
+def lock_holder(layout: Layout) -> Holder | None:
+    """Who holds the lock, or held it when it was killed; None if nobody does. Takes no lock."""
+    try:
+        found = json.loads(layout.lock.read_bytes())
+        command = tuple(str(word) for word in found.get("command", ()))
+        pid = int(found["pid"])
+        return Holder(pid, parse_stamp(found["since"]), command, _is_alive(pid))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    """The lock itself is not tried: even for an instant that could refuse a server's start."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _refusal(holder: bytes) -> str:

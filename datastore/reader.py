@@ -20,11 +20,10 @@ from datastore.layout import Layout
 from datastore.record import Kind, Record, S, T
 from datastore.record_file import parse, read_record
 from datastore.replay import Replay
+from datastore.sqlite_file import open_to_read
 from datastore.sqlite_journal import HISTORY, Row
 
 log = logging.getLogger(__name__)
-
-_BUSY_TIMEOUT_S = 1.0
 
 
 def read_records(layout: Layout, kind: Kind[S, T]) -> list[Record[S, T]]:
@@ -66,8 +65,7 @@ def _index_documents(layout: Layout, kind: Kind[Any, Any]) -> dict[str, dict[str
 
 def _query(path: Path, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     try:
-        uri = f"{path.resolve().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_TIMEOUT_S)) as db:
+        with closing(open_to_read(path)) as db:
             return db.execute(query, parameters).fetchall()
     except sqlite3.Error as error:
         if path.exists():

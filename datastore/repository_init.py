@@ -35,6 +35,11 @@ initializedAt: {at}
 #   port: 9090
 #   queueTimeout: 10m  # How long a step waits for a worker that fits; 0 waits for ever.
 #   grace: 60s         # How long a worker that lost its connection may take to come back.
+
+# Records of finished runs that are kept; their stories stay in datastore/history/ for good.
+# retention:
+#   keepRuns: 500
+#   keepFor: 30d       # After a run's end; 0, or nothing, keeps them for ever.
 """
 _IGNORE_LINES = "# What swamp keeps for itself: journal, keys, data, logs.\n.swamp/\n"
 

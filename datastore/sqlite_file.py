@@ -28,6 +28,30 @@ def checkpoint(path: Path) -> None:
         db.close()
 
 
+def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
+    """The database at `path` for reading alone, also on a disk that takes no writes at all."""
+    uri = path.resolve().as_uri()
+    db = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=timeout_s)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError as error:
+        db.close()
+        wal = wal_path(path)
+        if not _needs_no_wal(error) or (wal.exists() and wal.stat().st_size):
+            raise
+        # A WAL database wants a file beside it even for reading; without a WAL nothing is missed.
+        db = sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=timeout_s)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _needs_no_wal(error: sqlite3.Error) -> bool:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    return code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+
+
 def wal_path(path: Path) -> Path:
     """Where SQLite keeps the WAL of the database at `path`."""
     return path.with_name(path.name + "-wal")

@@ -121,6 +121,15 @@ class SqliteJournal:
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
+    @property
+    def removed(self) -> bool:
+        """Whether the file is not at its path any more."""
+        return inode_of(self._path) != self._inode
+
+    def restore(self) -> None:
+        """Have a file that was removed written again soon, also when nothing else is written."""
+        self._queue.put(None)
+
     def append(self, ops: tuple[Op, ...], on_durable: OnDurable | None = None) -> None:
         """Queue one commit; see `datastore.journal.Journal.append`."""
         self._queue.put(_Commit(ops, on_durable))
@@ -174,6 +183,8 @@ class SqliteJournal:
             batch = self._take()
             if batch and not self._write_until_done(batch):
                 return
+            if not batch:
+                self._stay()
             self._delete_some()
             if not batch and self._give_up_at is not None:
                 return
@@ -243,7 +254,7 @@ class SqliteJournal:
         return rows
 
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
-        if inode_of(self._path) != self._inode:
+        if self.removed:
             self._move()
         _insert(self._db, rows)
 
@@ -262,6 +273,14 @@ class SqliteJournal:
             raise
         self._db.close()
         self._db, self._inode = db, inode_of(self._path)
+
+    def _stay(self) -> None:
+        """Go on in a new file although nothing is to be written just now."""
+        try:
+            if self.removed:
+                self._move()
+        except (sqlite3.Error, OSError) as error:
+            log.warning("the journal cannot be written anew for now: %s", error)
 
     def _say_trouble(self, error: Exception) -> None:
         reason = f"the journal {self._path} cannot be written: {error}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from controllers.asked import desired_file
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
 from datastore.kinds import Lease, Pending, Run, Step, Token, Worker
@@ -59,6 +60,7 @@ def _worker(worker: Worker, active: list[str]) -> View:
             "version": status.version,
             "token": status.token,
             "note": worker.spec.note,
+            "desiredFile": desired_file(status.desired),
         }
     )
 
@@ -102,6 +104,7 @@ def _queued(pending: Pending, now: datetime) -> View:
             "reason": status.reason or "",
             "limitS": spec.wait_limit_s,
             "limitFrom": spec.limit_from,
+            "desiredFile": desired_file(spec.desired),
         }
     )
 
@@ -131,6 +134,8 @@ def _token(token: Token, workers: list[Worker], now: datetime) -> View:
             "bindingCount": status.enrollments,
             "bindings": [_binding(worker) for worker in sorted(workers, key=lambda w: w.name)],
             "revokedAt": status.ended_at if status.state == "revoked" else None,
+            "note": token.spec.note,
+            "desiredFile": desired_file(status.desired),
         }
     )
 
@@ -218,6 +223,7 @@ def run_view(
             for job in run.spec.definition.get("jobs", [])
         ],
         "failureReason": status.failure,
+        "desiredFile": desired_file(status.desired),
     }
     return known(view)
 

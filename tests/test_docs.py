@@ -182,19 +182,21 @@ def test_what_may_be_asked_is_documented(folder: str) -> None:
 # -- API -----------------------------------------------------------------------------------------
 
 
-def source(path: str) -> str:
-    return (ROOT / path).read_text(encoding="utf-8")
+def source(folder: str) -> str:
+    """All code of a package, one module after the other."""
+    modules = sorted((ROOT / folder).rglob("*.py"))
+    return "\n".join(module.read_text(encoding="utf-8") for module in modules)
 
 
 def test_every_route_is_documented() -> None:
-    declared = re.findall(r'web\.(get|post)\("([^"]+)"', source("swamp/serve/api.py"))
+    declared = re.findall(r'web\.(get|post)\("([^"]+)"', source("swamp/serve"))
     shown = re.findall(r"`(GET|POST) ([^`?]+)", page("api.md"))
     assert len(declared) >= 12
     assert {(m.upper(), path) for m, path in declared} | {("GET", "/")} == set(shown)
 
 
 def test_every_error_code_is_documented() -> None:
-    text = source("swamp/serve/api.py")
+    text = source("swamp/serve")
     codes = set(re.findall(r'\b[45]\d\d, "(\w+)"', text)) | {"http"}
     codes |= set(re.findall(r'ApiError\(\s*\d+, "(\w+)"', text))
     rows = re.findall(r"^\| `(\w+)` \| (?:\d+|any) \|", page("api.md"), re.MULTILINE)

@@ -17,13 +17,16 @@ RANK = {"datastore": 0, "controllers": 1, "swamp": 2}
 INDEPENDENT = ("scheduler", "lease", "enrollment", "run", "boot_sweep", "retention")
 # What controllers are made of, and the one module that ties them together.
 SHARED = (
+    "asked",
     "controller",
+    "demand",
     "expression_engine",
     "expression_paths",
     "expression_problems",
     "expressions",
     "placement",
     "ports",
+    "reasons",
     "requirement",
     "waiting",
     "workqueue",

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ COMMANDS = "swamp/cli/"
 # Where any exception may be caught: the loop that retries, and the edge of a process.
 MAY_CATCH_ALL = {
     "controllers/controller.py": "a reconcile that failed is tried again",
+    "swamp/serve/own_run.py": "a thread hands its error to whoever started it",
     "swamp/worker/runners.py": "a runner that failed to start is a failed dispatch",
 }
 
@@ -114,6 +116,12 @@ def test_a_module_says_what_it_promises(path: str) -> None:
 
 def test_no_module_is_named_after_nothing() -> None:
     assert [path for path in sources() if Path(path).name in NAMES_OF_NOTHING] == []
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by name alone, as their folders are no packages."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in sorted(names.items()) if count > 1] == []
 
 
 def test_lines_of_yaml_fit() -> None:

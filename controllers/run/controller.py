@@ -9,17 +9,18 @@ wish to cancel a lease. Woken by all four kinds. It must never run a placed step
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import count, islice
 from typing import Any
 
 from controllers.controller import Wait
 from controllers.expressions import ExpressionError, needs_engine
 from controllers.ports import LocalExecutor, Offload, RunEvents
-from controllers.run.graph import JobChange, StepKey, Unit
+from controllers.run.edits import run_as_asked
+from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun, live_run
 from controllers.run.plan import (
     Defaults,
@@ -30,6 +31,7 @@ from controllers.run.plan import (
     plan_step,
 )
 from controllers.run.steps import StepKeeper
+from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.definitions.model import ModelDefinition, model_from_source
@@ -79,6 +81,8 @@ class RunContext:
     """Raises SwampError for a call that no runner could execute."""
     defaults: Defaults = field(default_factory=Defaults)
     env: dict[str, str] = field(default_factory=dict)
+    only_run: str | None = None
+    """The one run that is made to go on; every other one is left to another process."""
 
 
 class RunController:
@@ -88,8 +92,9 @@ class RunController:
         self.queue = WorkQueue()
         self._store = store
         self._context = context
-        self._events = context.events
+        self._teller = RunTeller(store, context.clock, context.events)
         self._live: dict[str, LiveRun] = {}
+        self._untold: set[str] = set()
         self._keeper = StepKeeper(
             store, context.clock, context.events, context.executor, context.new_uid
         )
@@ -101,7 +106,10 @@ class RunController:
     def live_keys(self) -> Iterable[str]:
         for live in self._live.values():
             live.dirty.update(dict.fromkeys(live.key_of))
-        return [run.name for run in self._store.live(RUNS)]
+        return [run.name for run in self._store.live(RUNS) if self._is_ours(run.name)]
+
+    def _is_ours(self, run: str) -> bool:
+        return self._context.only_run in (None, run)
 
     def _step_changed(self, name: str) -> None:
         self._touch(run_of(name), name)
@@ -139,6 +147,12 @@ class RunController:
             self._store.commit([run.with_spec(cancel=True, cancel_reason=reason)])
         return run
 
+    def tell_again(self, names: Iterable[str]) -> None:
+        """Finished runs whose event log lacks its end: a crash took it. It is told again."""
+        for name in names:
+            self._untold.add(name)
+            self.queue.add(name)
+
     def local_ended(self, step: str, outcome: Outcome) -> None:
         """A step that the orchestrator runs itself has ended."""
         live = self._live.get(run_of(step))
@@ -169,9 +183,12 @@ class RunController:
 
     async def reconcile(self, name: str) -> Wait | None:
         run = self._store.find(RUNS, name)
-        if run is None or not run.live:
+        if run is None or not run.live or not self._is_ours(name):
             self._live.pop(name, None)
+            if name in self._untold and run is not None:
+                await self._tell_again(run)
             return None
+        run = run_as_asked(self._store, run)
         live = self._live.get(name)
         if live is None:
             live = await self._adopt(run)
@@ -184,7 +201,7 @@ class RunController:
             live.dirty.update(dict.fromkeys(live.key_of))
         self._look_at_dirty(live)
         more = await self._start_ready(live)
-        self._tell_jobs(live)
+        self._teller.jobs(live)
         if live.graph.done and not live.dirty:
             await self._finish(live)
             return None
@@ -200,36 +217,44 @@ class RunController:
             self._end_run(run, "failed", f"its workflow cannot be read: {error}", None)
             return None
         live = self._live[run.name] = live_run(run, workflow, self._context.env)
-        self._events.emit(
-            run.name,
-            "run_started",
-            "run_started",
-            workflow=workflow.name,
-            jobs=[job.name for job in workflow.jobs],
-        )
+        self._teller.run_started(live)
         live.cancelled = run.spec.cancel
-        await self._catch_up(live)
+        await self._catch_up(live, lambda key: self._keeper.known(live, key))
         if live.cancelled:
             live.graph.stop()
         return live
 
-    async def _catch_up(self, live: LiveRun) -> None:
+    async def _catch_up(self, live: LiveRun, known: Callable[[StepKey], bool]) -> None:
         """Take on what an earlier process started, before anything is started or given up.
 
         A cancel must reach those steps, and they count against the limits.
         """
         for number in count(1):
+            self._teller.jobs(live)
             unit = live.graph.take_opening()
             if unit is not None:
                 await self._open(live, unit)
                 continue
-            key = live.graph.take_started(lambda key: self._keeper.known(live, key))
+            key = live.graph.take_started(known)
             if key is None:
                 return
             live.key_of[live.step_name(key)] = key
             self._keeper.look(live, key)
             if number % STARTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    async def _tell_again(self, run: Run) -> None:
+        """Complete the log of a finished run. Its workflow may be unreadable: then just the end."""
+        self._untold.discard(run.name)
+        with contextlib.suppress(SwampError, ValueError):
+            live = live_run(run, workflow_from_source(run.spec.definition), self._context.env)
+            self._teller.run_started(live)
+            await self._catch_up(
+                live, lambda key: self._store.is_finished(STEPS, live.step_name(key))
+            )
+            self._tell_skips(live)
+            self._teller.jobs(live)
+        self._teller.run_ended(run)
 
     def _look_at_dirty(self, live: LiveRun) -> None:
         for name in list(islice(live.dirty, LOOKS_AT_ONCE)):
@@ -240,7 +265,7 @@ class RunController:
 
     async def _start_ready(self, live: LiveRun) -> bool:
         """Start what may start, a slice at a time; True if there is more."""
-        self._tell_jobs(live)
+        self._teller.jobs(live)
         for _ in range(STARTS_AT_ONCE):
             unit = live.graph.take_opening()
             if unit is not None:
@@ -250,9 +275,12 @@ class RunController:
             if key is None:
                 break
             await self._start(live, key)
+        self._tell_skips(live)
+        return live.graph.has_ready
+
+    def _tell_skips(self, live: LiveRun) -> None:
         while (skip := live.graph.take_skip()) is not None:
             self._keeper.skip(live, skip.key, skip.reason)
-        return live.graph.has_ready
 
     async def _open(self, live: LiveRun, unit: Unit) -> None:
         """Name the copies of a unit."""
@@ -322,42 +350,6 @@ class RunController:
         source = run.spec.models.get(name)
         return model_from_source(source) if source is not None else self._context.find_model(name)
 
-    # -- telling ---------------------------------------------------------------------------------
-
-    def _tell_jobs(self, live: LiveRun) -> None:
-        while (change := live.graph.take_change()) is not None:
-            self._tell_job(live, change)
-
-    def _tell_job(self, live: LiveRun, change: JobChange) -> None:
-        now = self._context.clock.now()
-        job = change.job
-        if change.state == "running":
-            live.job_started[job] = self._began(live, job) or now
-            self._events.emit(live.run, f"job_started/{job}", "job_started", job=job)
-            return
-        if change.state == "skipped":
-            self._events.emit(
-                live.run, f"job_ended/{job}", "job_skipped", job=job, reason=change.reason
-            )
-            return
-        passed = now - live.job_started.get(job, live.started)
-        self._events.emit(
-            live.run,
-            f"job_ended/{job}",
-            "job_completed",
-            job=job,
-            status=change.state,
-            durationMs=round(passed.total_seconds() * 1000),
-        )
-
-    def _began(self, live: LiveRun, job: str) -> datetime | None:
-        """When a job's first step was recorded, if an earlier process had started it."""
-        pendings = self._store.by(PENDING, "run", live.run)
-        steps = self._store.by(STEPS, "run", live.run)
-        seen = [one.created_at for one in pendings if one.spec.job == job]
-        seen += [one.created_at for one in steps if one.spec.job == job]
-        return parse_stamp(min(seen)) if seen else None
-
     def _write_counts(self, live: LiveRun) -> Wait | None:
         """Bring the counts in the run's record up to date, at most once a second."""
         counts = live.totals()
@@ -394,7 +386,7 @@ class RunController:
             return
         story = Story(run.spec.workflow, run.name, text)
         self._store.commit([run.with_status(ended.status)], story=story)
-        self._tell_run(run, outcome, failure)
+        self._tell_end(run.name)
 
     def _ended_run(self, run: Run, state: str, failure: str | None, live: LiveRun | None) -> Run:
         assert run.status is not None
@@ -413,17 +405,8 @@ class RunController:
 
     def _end_run(self, run: Run, state: str, failure: str, live: LiveRun | None) -> None:
         self._store.commit([self._ended_run(run, state, failure, live)])
-        self._tell_run(run, state, failure)
+        self._tell_end(run.name)
 
-    def _tell_run(self, run: Run, state: str, failure: str | None) -> None:
-        self._live.pop(run.name, None)
-        ended = self._store.get(RUNS, run.name)
-        assert ended.status is not None
-        self._events.emit(
-            run.name,
-            "run_completed",
-            "run_completed",
-            status=state,
-            durationMs=ended.status.duration_ms,
-            failure=failure,
-        )
+    def _tell_end(self, name: str) -> None:
+        self._live.pop(name, None)
+        self._teller.run_ended(self._store.get(RUNS, name))

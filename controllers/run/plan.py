@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controllers.expressions import ExpressionError, Scope, render, render_text
+from controllers.requirement import describe
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.placement import PlacementTemplate, placement_of, priority_of
 from datastore.definitions.schema import LabelValue
@@ -56,6 +57,8 @@ class Defaults:
     queue_timeout_s: float = 600.0
     """Seconds; 0 waits for ever."""
     queue_timeout_from: str = "default"
+    no_workers: str | None = None
+    """Why no worker can ever come, which ends placed steps at once; None where they can."""
 
 
 FindModel = Callable[[str], ModelDefinition]
@@ -133,9 +136,12 @@ def plan_step(
     if limit_s is None:
         limit_s, limit_from = models.defaults.queue_timeout_s, models.defaults.queue_timeout_from
     timeouts = (step.timeout_s, job.timeout_s, workflow.timeout_s)
+    placement = _placement(template, own) if template.active else None
+    if placement is not None and models.defaults.no_workers is not None:
+        raise PlanError(f"needs a worker ({describe(placement)}): {models.defaults.no_workers}")
     return StepPlan(
         call=_call(step, copy, own, models.find_model),
-        placement=_placement(template, own) if template.active else None,
+        placement=placement,
         wait_limit_s=limit_s or None,
         limit_from=limit_from or "default",
         priority=models.priority or priority_of(workflow, job, step),

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from controllers.ports import LocalExecutor, RunEvents
 from controllers.requirement import describe
+from controllers.run.edits import lease_as_asked, pending_as_asked, spec_as_asked
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
 from controllers.run.plan import StepPlan
@@ -107,6 +108,7 @@ class StepKeeper:
         live.running.discard(live.step_name(key))
         status = pending.status
         if pending.live:
+            pending = pending_as_asked(self._store, pending)
             if live.cancelled and not pending.spec.cancel:
                 self._store.commit([pending.with_spec(cancel=True)])
             elif status is not None:
@@ -139,6 +141,7 @@ class StepKeeper:
         assert status is not None
         if lease.live:
             live.running.add(live.step_name(key))
+            lease = lease_as_asked(self._store, lease)
             if live.cancelled and not lease.spec.cancel:
                 self._store.commit([lease.with_spec(cancel=True)])
             self._mark_running(live, key, pending, lease)
@@ -223,8 +226,11 @@ class StepKeeper:
     def _new_episode(self, live: LiveRun, key: StepKey, old: Pending) -> None:
         """The step waits again, as a dispatch of its own; what it waited before counts."""
         waited_s = (old.status.waited_s if old.status is not None else None) or 0.0
-        spec = old.spec.model_copy(
+        # A file that came while nobody looked, say at a restart, still counts for the step.
+        asked = spec_as_asked(old.spec, self._store.desired(PENDING, old.name))
+        spec = asked.model_copy(
             update={
+                "desired": None,
                 "episode": old.spec.episode + 1,
                 "waited_before_s": round(old.spec.waited_before_s + waited_s, 3),
             }

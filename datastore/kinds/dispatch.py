@@ -71,12 +71,14 @@ class PendingSpec(Model):
     wait_limit_s: float | None = None
     """How long the step may wait in all, seconds; None waits for ever."""
     limit_from: str = "default"
-    """Which layer set the limit: step, job, workflow, serve or default."""
+    """Which layer set the limit: step, job, workflow, serve, default, or edit (by hand)."""
     waited_before_s: float = 0.0
     """Waiting time of the step's earlier episodes, seconds."""
     timeout_s: float | None = None
     """How long the execution may take, seconds."""
     cancel: bool = False
+    desired: str | None = None
+    """Digest of the desired file that was taken into this spec; the status is the scheduler's."""
 
 
 class PendingStatus(Model):
@@ -106,6 +108,8 @@ class LeaseSpec(Model):
     requirement: str = ""
     """What the step asked for, in words: `pool=gpu, platform=linux`."""
     cancel: bool = False
+    desired: str | None = None
+    """Digest of the desired file that was taken into this spec."""
 
 
 class LeaseStatus(Model):

@@ -52,6 +52,8 @@ class RunStatus(Model):
     counts: Counts = Field(default_factory=Counts)
     jobs: dict[str, str] = Field(default_factory=dict)
     failure: str | None = None
+    desired: str | None = None
+    """Digest of the desired file that was taken into `spec`."""
 
 
 class StepSpec(Model):

@@ -7,11 +7,26 @@ import sys
 import typer
 
 from swamp import __version__
-from swamp.cli import demo, model, repository, run, serve, token, vault, worker, workflow
+from swamp.cli import (
+    demo,
+    doctor,
+    model,
+    prune,
+    repository,
+    run,
+    serve,
+    token,
+    vault,
+    worker,
+    workflow,
+)
 from swamp.cli.command import Help, command, group
 from swamp.cli.console import Console
 
-app = group("Run the steps of workflows on a fleet of workers. Start with `swamp init`.")
+app = group(
+    "Run the steps of workflows on a fleet of workers. Start with `swamp init`.",
+    completion=True,
+)
 
 
 def version(console: Console) -> None:
@@ -36,6 +51,8 @@ repository.declare_init(app)
 _groups(app)
 serve.declare(app)
 demo.declare(app)
+doctor.declare(app)
+prune.declare(run.app)
 command(app, "version", Help("Show the version.", ("swamp version", "swamp version --json")))(
     version
 )

@@ -69,13 +69,16 @@ class Help:
         return f"\b\nExamples:\n{lines}\n\n{EXIT_CODES}"
 
 
-def group(help_: str) -> typer.Typer:
-    """A group of commands; without a command it shows its help."""
+def group(help_: str, *, completion: bool = False) -> typer.Typer:
+    """A group of commands; without a command it shows its help.
+
+    `completion` adds the options that install and show the shell's completion.
+    """
     app = typer.Typer(
         help=help_,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=completion,
         invoke_without_command=True,
     )
     app.callback(help=help_, epilog=EXIT_CODES)(_globals_first)

@@ -1,7 +1,7 @@
 """Following a run from a terminal: lines as things happen, and what Ctrl-C means.
 
-The run belongs to the server. The first Ctrl-C asks (or does what `--on-interrupt` says); the
-second one leaves at once, and the run goes on.
+A run of a server: the first Ctrl-C asks (or does what `--on-interrupt` says); the second one leaves
+at once, and the run goes on. A run of this process: the first one cancels it, the second one stops.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ class Watch:
     after: int = 0
     on_interrupt: OnInterrupt = OnInterrupt.ASK
     server: str | None = None
+    is_here: bool = False
+    """Whether the run ends with this process: nobody is there to leave it to."""
 
     @property
-    def again(self) -> str:
-        """The command that goes on watching."""
+    def left(self) -> str:
+        """What is said when the command ends before the run does."""
+        if self.is_here:
+            return "Stopped before the run had ended: the next `swamp serve` here ends it."
         suffix = f" --server {self.server}" if self.server else ""
-        return f"swamp run watch {self.run}{suffix}"
+        return f"The run goes on. Watch it: swamp run watch {self.run}{suffix}"
 
 
 def follow(console: Console, watch: Watch, lines: RunLines) -> None:
@@ -63,7 +67,7 @@ def follow(console: Console, watch: Watch, lines: RunLines) -> None:
             break
         except KeyboardInterrupt:
             if interrupted or not _wants_cancel(watch.on_interrupt):
-                _say(f"The run goes on. Watch it: {watch.again}")
+                _say(watch.left)
                 raise typer.Exit(INTERRUPTED) from None
             interrupted = True
             _cancel(watch)

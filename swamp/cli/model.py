@@ -9,6 +9,7 @@ import typer
 
 from datastore.errors import InvalidFile, SwampError
 from swamp.cli.command import Help, command, group
+from swamp.cli.completion import model_names
 from swamp.cli.console import Console
 from swamp.cli.definition_files import add_rivals, broken, chosen, finding_lines, look_at_all
 from swamp.cli.table import table
@@ -47,7 +48,10 @@ def list_models(console: Console) -> None:
 
 @command(app, "show", Help("Show a model as it is written.", ("swamp model show build",)))
 def show(
-    console: Console, name: Annotated[str, typer.Argument(help="The model's name or id.")]
+    console: Console,
+    name: Annotated[
+        str, typer.Argument(help="The model's name or id.", autocompletion=model_names)
+    ],
 ) -> None:
     layout = console.layout()
     file = chosen(look_at_all(layout, layout.models), "model", name)[0]
@@ -70,7 +74,10 @@ def show(
 def validate(
     console: Console,
     name: Annotated[
-        str | None, typer.Argument(help="The model's name or id; all if not given.")
+        str | None,
+        typer.Argument(
+            help="The model's name or id; all if not given.", autocompletion=model_names
+        ),
     ] = None,
 ) -> None:
     layout = console.layout()

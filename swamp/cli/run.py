@@ -9,7 +9,9 @@ import typer
 
 from datastore.errors import NotFound
 from swamp.cli.command import Help, Server, command, group
+from swamp.cli.completion import run_ids
 from swamp.cli.console import Console
+from swamp.cli.desired_files import STAYS
 from swamp.cli.durations import show_duration
 from swamp.cli.follow import OnInterrupt
 from swamp.cli.table import table
@@ -24,7 +26,12 @@ _RUN_COLUMNS = ("RUN", "WORKFLOW", "STATUS", "STARTED", "TOOK", "STEPS", "FAILUR
 _STEP_COLUMNS = ("JOB", "STEP", "STATUS", "WORKER", "WAITED", "TOOK", "WHY")
 
 RunId = Annotated[
-    str, typer.Argument(metavar="ID", help="The run's id, or the beginning of it if unique.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The run's id, or the beginning of it if unique.",
+        autocompletion=run_ids,
+    ),
 ]
 
 
@@ -203,6 +210,8 @@ def _view_lines(view: dict[str, Any]) -> list[str]:
     ]
     if view.get("failureReason"):
         lines += ["", view["failureReason"]]
+    if view.get("desiredFile") == "missing":
+        lines += ["", f"Its file in datastore/desired/runs/ is missing: {STAYS}"]
     return lines
 
 

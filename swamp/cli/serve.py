@@ -58,12 +58,27 @@ def serve(
             "steps up at once.  [default: as --grace]",
         ),
     ] = None,
+    keep_runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Keep the records of so many finished runs; the stories of all stay in "
+            "datastore/history/.  [default: 500]",
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option("--insecure", help="Allow an address that other machines can reach."),
     ] = False,
+    no_file_events: Annotated[
+        bool,
+        typer.Option(
+            "--no-file-events",
+            help="Look for edits of files every 30 s only, say on a network file system.",
+        ),
+    ] = False,
 ) -> None:
-    from swamp.cli.settings import serve_settings
+    from swamp.cli.settings import kept, serve_settings
     from swamp.serve.app import ServeOptions, run_serve
 
     layout = console.layout()
@@ -82,6 +97,8 @@ def serve(
         ),
         schedule=not no_schedule,
         insecure=insecure,
+        file_events=not no_file_events,
+        keep=kept(layout, keep_runs),
     )
     code = run_serve(options, lambda report: console.event(report, serve_line(report)))
     if code:

@@ -1,15 +1,20 @@
-"""The settings of `swamp serve` in `.swamp.yaml`: defaults for what no option says."""
+"""The settings in `.swamp.yaml`: defaults for what no option says."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from datastore.errors import InvalidFile
 from datastore.layout import Layout
 from datastore.yaml_loader import Document, load
 from swamp.cli.durations import parse_duration
 
-_KEYS = ("host", "port", "queueTimeout", "grace")
+if TYPE_CHECKING:
+    from controllers.retention import Keep
+
+_SERVE_KEYS = ("host", "port", "queueTimeout", "grace")
+_RETENTION_KEYS = ("keepRuns", "keepFor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,44 +29,69 @@ class ServeSettings:
 
 def serve_settings(layout: Layout) -> ServeSettings:
     """The settings of this repository; InvalidFile, with the position, for what cannot be one."""
-    path = layout.shown(layout.marker)
-    document = load(layout.marker.read_bytes(), path)
-    given = document.value.get("serve")
-    if given is None:
-        return ServeSettings()
-    if not isinstance(given, dict):
-        raise InvalidFile(path, "'serve' must be a mapping", document.position("serve"))
-    for key in given:
-        if key not in _KEYS:
-            known = ", ".join(_KEYS)
-            raise InvalidFile(
-                path,
-                f"unknown key '{key}' in 'serve'; keys: {known}",
-                document.position("serve", key),
-            )
-    host, port = given.get("host"), given.get("port")
+    section = _section(layout, "serve", _SERVE_KEYS)
+    host, port = section.get("host"), section.get("port")
     if host is not None and not isinstance(host, str):
-        raise _wrong(document, path, "host", "an address in text")
+        raise section.wrong("host", "an address in text")
     if port is not None and not (type(port) is int and 0 <= port <= 65535):
-        raise _wrong(document, path, "port", "a number from 0 to 65535")
+        raise section.wrong("port", "a number from 0 to 65535")
     return ServeSettings(
         host=host,
         port=port,
-        queue_timeout=_duration(document, path, "queueTimeout", zero=True),
-        grace=_duration(document, path, "grace", zero=False),
+        queue_timeout=section.duration("queueTimeout", zero=True),
+        grace=section.duration("grace", zero=False),
     )
 
 
-def _duration(document: Document, path: str, key: str, *, zero: bool) -> str | None:
-    value = document.value["serve"].get(key)
-    if value is None:
-        return None
-    try:
-        parse_duration(str(value), zero=zero)
-    except ValueError as error:
-        raise InvalidFile(path, f"'{key}' {error}", document.position("serve", key)) from None
-    return str(value)
+def kept(layout: Layout, keep_runs: int | None = None) -> Keep:
+    """What is kept of finished runs; `keep_runs` wins over the file. InvalidFile as above."""
+    from controllers.retention import KEEP_RUNS, Keep
+
+    section = _section(layout, "retention", _RETENTION_KEYS)
+    runs = section.get("keepRuns")
+    if runs is not None and not (type(runs) is int and runs >= 1):
+        raise section.wrong("keepRuns", "a number from 1")
+    keep_for = section.duration("keepFor", zero=True)
+    for_s = None if keep_for is None else parse_duration(keep_for, zero=True)
+    return Keep(next(one for one in (keep_runs, runs, KEEP_RUNS) if one is not None), for_s or None)
 
 
-def _wrong(document: Document, path: str, key: str, expected: str) -> InvalidFile:
-    return InvalidFile(path, f"'{key}' must be {expected}", document.position("serve", key))
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """One mapping of the file, empty where there is none."""
+
+    name: str
+    document: Document
+    path: str
+
+    def get(self, key: str) -> object:
+        given = self.document.value.get(self.name)
+        return given.get(key) if isinstance(given, dict) else None
+
+    def duration(self, key: str, *, zero: bool) -> str | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        try:
+            parse_duration(str(value), zero=zero)
+        except ValueError as error:
+            position = self.document.position(self.name, key)
+            raise InvalidFile(self.path, f"'{key}' {error}", position) from None
+        return str(value)
+
+    def wrong(self, key: str, expected: str) -> InvalidFile:
+        position = self.document.position(self.name, key)
+        return InvalidFile(self.path, f"'{key}' must be {expected}", position)
+
+
+def _section(layout: Layout, name: str, keys: tuple[str, ...]) -> _Section:
+    path = layout.shown(layout.marker)
+    document = load(layout.marker.read_bytes(), path)
+    given = document.value.get(name, {})
+    if not isinstance(given, dict) and given is not None:
+        raise InvalidFile(path, f"'{name}' must be a mapping", document.position(name))
+    for key in given or ():
+        if key not in keys:
+            problem = f"unknown key '{key}' in '{name}'; keys: {', '.join(keys)}"
+            raise InvalidFile(path, problem, document.position(name, key))
+    return _Section(name, document, path)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
 from swamp.cli.command import Help, command, group
+from swamp.cli.completion import token_names
 from swamp.cli.console import Console
+from swamp.cli.desired_files import missing_files
 from swamp.cli.options import seconds
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
-    from datastore.store import Store
 
 app = group("Enrollment tokens let workers in.")
 
 _COLUMNS = ("NAME", "STATE", "EXPIRES", "ENROLLMENTS")
-TokenName = Annotated[str, typer.Argument(help="The token's name.")]
+TokenName = Annotated[str, typer.Argument(help="The token's name.", autocompletion=token_names)]
 
 
 @command(
@@ -127,12 +127,11 @@ def _create_here(
 
     from datastore.clock import SystemClock
     from swamp import tokens
+    from swamp.cli.locked_store import with_store
 
     request = tokens.TokenRequest(name, duration_s, most)
     now = SystemClock().now()
-    return asyncio.run(
-        _with_store(layout, lambda store: tokens.create(store, layout, request, now))
-    )
+    return asyncio.run(with_store(layout, lambda store: tokens.create(store, layout, request, now)))
 
 
 def _revoke_here(layout: Layout, name: str) -> dict[str, Any]:
@@ -140,27 +139,10 @@ def _revoke_here(layout: Layout, name: str) -> dict[str, Any]:
 
     from datastore.clock import SystemClock
     from swamp import tokens
+    from swamp.cli.locked_store import with_store
 
     now = SystemClock().now()
-    return asyncio.run(_with_store(layout, lambda store: tokens.revoke(store, layout, name, now)))
-
-
-async def _with_store(
-    layout: Layout, act: Callable[[Store], Awaitable[dict[str, Any]]]
-) -> dict[str, Any]:
-    """What `act` answers, with the repository locked for it. RepositoryLocked, DatastoreError."""
-    import asyncio
-
-    from datastore.engine import open_store
-    from datastore.lock import RepositoryLock
-
-    with RepositoryLock(layout):
-        store, engine, _ = await asyncio.to_thread(open_store, layout)
-        engine.start(asyncio.get_running_loop())
-        try:
-            return await act(store)
-        finally:
-            await asyncio.to_thread(engine.close)
+    return asyncio.run(with_store(layout, lambda store: tokens.revoke(store, layout, name, now)))
 
 
 def _recorded(layout: Layout) -> list[dict[str, Any]]:
@@ -176,7 +158,9 @@ def _recorded(layout: Layout) -> list[dict[str, Any]]:
 def _lines(tokens: list[dict[str, Any]]) -> list[str]:
     if not tokens:
         return ["No tokens. Create one: swamp worker token create <name> --duration 1h"]
-    return table(_COLUMNS, (_row(token) for token in tokens))
+    hints = missing_files(tokens)
+    lines = table(_COLUMNS, (_row(token) for token in tokens))
+    return [*lines, "", *hints] if hints else lines
 
 
 def _row(token: dict[str, Any]) -> tuple[str, ...]:

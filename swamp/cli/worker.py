@@ -9,6 +9,7 @@ import typer
 from swamp.cli import worker_connect
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
+from swamp.cli.desired_files import missing_files
 from swamp.cli.durations import show_age
 from swamp.cli.table import pairs, table
 
@@ -80,8 +81,11 @@ def _worker_lines(document: dict[str, Any]) -> list[str]:
     if not workers:
         start = "No workers. Start one: swamp worker token create <name> --duration 1h"
         return [hint if hidden else start]
-    lines = table(_WORKER_COLUMNS, (_worker_row(worker) for worker in workers))
-    return [*lines, "", hint] if hidden else lines
+    noted = any("note" in worker for worker in workers)
+    columns = (*_WORKER_COLUMNS, "NOTE") if noted else _WORKER_COLUMNS
+    lines = table(columns, (_worker_row(worker)[: len(columns)] for worker in workers))
+    hints = [*missing_files(workers), *([hint] if hidden else [])]
+    return [*lines, "", *hints] if hints else lines
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
@@ -92,6 +96,7 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         pairs(worker["labels"]),
         f"{worker['platform']}/{worker['arch']}",
         worker["lastSeenAt"],
+        worker.get("note", ""),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swamp.cli.command import Help, Server, command, group
+from swamp.cli.completion import workflow_names
 from swamp.cli.console import Console
 from swamp.cli.definition_files import (
     add_rivals,
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 app = group("Workflows say which steps run, in which order, and where.")
 
 _COLUMNS = ("NAME", "JOBS", "STEPS", "DESCRIPTION")
-Name = Annotated[str, typer.Argument(help="The workflow's name or id.")]
+Name = Annotated[
+    str, typer.Argument(help="The workflow's name or id.", autocompletion=workflow_names)
+]
 
 
 @command(
@@ -84,7 +87,10 @@ def show(console: Console, name: Name) -> None:
 def validate(
     console: Console,
     name: Annotated[
-        str | None, typer.Argument(help="The workflow's name or id; all if not given.")
+        str | None,
+        typer.Argument(
+            help="The workflow's name or id; all if not given.", autocompletion=workflow_names
+        ),
     ] = None,
 ) -> None:
     layout = console.layout()
@@ -111,9 +117,11 @@ def validate(
     app,
     "run",
     Help(
-        "Run a workflow on the server and follow it to its end.\n\n"
-        "Leaves with 0 only if the run succeeded. The run belongs to the server: Ctrl-C asks "
-        "whether to cancel it or to leave it running. With --json only the final run is printed.",
+        "Run a workflow and follow it to its end.\n\n"
+        "Leaves with 0 only if the run succeeded. With a server the run belongs to that: Ctrl-C "
+        "asks whether to cancel it or to leave it running. Without one this command runs it: steps "
+        "that need a worker fail, and Ctrl-C cancels it. With --json only the final run is "
+        "printed.",
         (
             "swamp workflow run deploy",
             "swamp workflow run deploy --server http://127.0.0.1:9090 --input env=prod",
@@ -145,16 +153,21 @@ def run(
     ] = OnInterrupt.ASK,
 ) -> None:
     from swamp.cli.follow import Watch, follow
+    from swamp.cli.here import run_here
     from swamp.cli.inputs import read_inputs
     from swamp.cli.run_lines import RunLines
 
     body: dict[str, Any] = {"workflow": name, "inputs": read_inputs(input_ or [], input_file)}
     if priority is not None:
         body["priority"] = priority
-    client = console.needed_server(server)
-    started = client.post("/api/v1/runs", {**body, "initiatedBy": _who()})
-    console.detail(f"run {started['id']}")
+    body["initiatedBy"] = _who()
     lines = RunLines(verbose=console.verbose)
+    client = console.server(server)
+    if client is None:
+        run_here(console, body, lines)
+        return
+    started = client.post("/api/v1/runs", body)
+    console.detail(f"run {started['id']}")
     follow(console, Watch(client, started["id"], 0, on_interrupt, server), lines)
 
 

@@ -31,7 +31,7 @@ from swamp.execute.processes import (
 )
 from swamp.execute.streams import Output, OutputLimits, Pump, Sink
 
-_GROUP_POLL_S = 0.02
+_GROUP_POLL_S = 0.05
 _LAST_WORDS_S = 1.0
 """How long the pipes of a killed group are read; what it wrote before is in them."""
 
@@ -223,8 +223,8 @@ class Execution:
         if self._process is None:
             return
         self._kill_at = self._loop.time() + self._patience_s
-        self._timers.append(self._loop.call_later(self._patience_s, self._signal, signal.SIGKILL))
-        self._signal(signal.SIGTERM)
+        self._timers.append(self._loop.call_at(self._kill_at, self._signal, signal.SIGKILL))
+        self._signal(signal.SIGTERM if self._patience_s else signal.SIGKILL)
 
     def _drain(self) -> None:
         """The child is gone: its pipes end soon, or belong to a process in the background."""
@@ -239,7 +239,7 @@ class Execution:
         # service that flushes its files. There is no event for "the group is empty".
         if self._stopped is None:
             return
-        while group_alive(group) and self._loop.time() < self._kill_at:  # noqa: ASYNC110
+        while self._loop.time() < self._kill_at and await asyncio.to_thread(group_alive, group):  # noqa: ASYNC110
             await asyncio.sleep(_GROUP_POLL_S)
 
     async def _clean_up(self, process: Process) -> None:

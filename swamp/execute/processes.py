@@ -33,14 +33,18 @@ def signal_group(group: int, number: signal.Signals) -> bool:
 
 
 def group_alive(group: int) -> bool:
-    """Whether any process of the group is left."""
+    """Whether any process of the group still runs; blocking like `kill_marked`.
+
+    A zombie does not run. It matters: in a container, nobody may ever reap the orphans of a step.
+    """
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    pids = _pids()
+    return not pids or any(_runs_in(pid, group) for pid in pids)
 
 
 def kill_marked(marks: Collection[str]) -> int:
@@ -63,13 +67,26 @@ def kill_marked(marks: Collection[str]) -> int:
 
 
 def _marked(wanted: set[bytes]) -> list[int]:
+    own = os.getpid()
+    return [pid for pid in _pids() if pid != own and wanted & _variables(pid)]
+
+
+def _pids() -> list[int]:
+    """Every process of the machine; nothing where there is no `/proc`."""
     try:
-        names = os.listdir("/proc")
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-    own = os.getpid()
-    pids = [int(name) for name in names if name.isdigit()]
-    return [pid for pid in pids if pid != own and wanted & _variables(pid)]
+
+
+def _runs_in(pid: int, group: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            # The command's name stands in brackets and may hold anything, brackets too.
+            state, _parent, its_group = stat.read(4096).rpartition(b")")[2].split()[:3]
+    except OSError:
+        return False
+    return int(its_group) == group and state not in (b"Z", b"X")
 
 
 def _variables(pid: int) -> set[bytes]:

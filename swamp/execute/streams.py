@@ -87,21 +87,20 @@ class Output:
             "stdout": Transcript(limits.kept_bytes),
             "stderr": Transcript(limits.kept_bytes),
         }
-        self.full = False
-        """Whether the limit has been reached; what comes now is read and dropped."""
+        self._full = False
 
     async def take(self, stream: StreamName, data: bytes) -> None:
         """Hand on the next piece of the stream."""
         self._kept[stream].add(data)
         async with self._order:
-            if self.full:
+            if self._full:
                 return
             passed = data if len(data) <= self._left_bytes else data[: self._left_bytes]
             self._left_bytes -= len(passed)
             if passed:
                 await self._sink(stream, passed)
             if len(passed) < len(data):
-                self.full = True
+                self._full = True
                 limit = _size(self._limits.total_bytes)
                 note = f"\n[swamp] output limit of {limit} reached, the rest is cut\n"
                 await self._sink(stream, note.encode())
@@ -173,12 +172,6 @@ class Pump:
             self._transport.close()
 
     async def _read(self) -> bytes:
-        # A background process that never stops writing would never let a read wait: both the
-        # deadline and the limit end it, not only the timeout.
-        late = self._until is not None and asyncio.get_running_loop().time() >= self._until
-        if self._until is not None and (late or self._output.full):
-            self.truncated = not self._reader.at_eof()
-            return b""
         try:
             async with asyncio.timeout_at(self._until) as self._scope:
                 return await self._reader.read(OUTPUT_CHUNK_BYTES - _CARRY_MAX_BYTES)

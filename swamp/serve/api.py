@@ -1,72 +1,27 @@
 """The HTTP API, the same on TCP and on the repository's own socket.
 
-Every answer waits for the store's barrier, also when it only tells what was read. Administration of
-tokens is served on the repository's socket alone: whoever may open that may edit the files anyway.
+Every answer waits for the store's barrier, also when it only tells what was read (`answers` says
+what happens while the disk refuses writes). Tokens are administered, and runs are pruned, on the
+repository's socket alone: whoever may open that may edit the files anyway.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from contextlib import aclosing, suppress
 
 from aiohttp import web
 
-from controllers.manager import Manager
-from datastore.clock import Clock, stamp
-from datastore.definitions.catalog import Catalog
-from datastore.definitions.inputs import InputError
-from datastore.definitions.workflow import resolve_inputs
-from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError
-from datastore.events import EventLog
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run, RunSpec
-from datastore.layout import Layout
-from datastore.store import Store
+from controllers.retention import Keep
+from datastore.clock import stamp
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
 from swamp import __version__, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
+from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.served import Served
+from swamp.serve.starting import start_run
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-BARRIER_WITHIN_S = 10.0
 BODY_MAX_BYTES = 4 << 20
 RUNS_MOST = 1_000
-
-ADMIN = web.AppKey("admin", bool)
-"""Whether the application is served on the repository's own socket."""
-
-_STATUS: tuple[tuple[type[SwampError], int, str], ...] = (
-    (NotFound, 404, "not_found"),
-    (AlreadyExists, 409, "exists"),
-    (InputError, 422, "input_invalid"),
-    (InvalidFile, 422, "invalid_file"),
-    (Degraded, 503, "degraded"),
-    (SwampError, 400, "bad_request"),
-)
-
-
-class ApiError(SwampError):
-    """An error with its HTTP status and code."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-
-
-@dataclass(frozen=True)
-class Served:
-    """What the API tells about and acts on."""
-
-    layout: Layout
-    store: Store
-    clock: Clock
-    manager: Manager
-    events: EventLog
-    catalog: Catalog
-    new_run: Callable[[], str]
-    problems: Callable[[], list[InvalidFile]]
 
 
 class Api:
@@ -83,11 +38,12 @@ class Api:
             web.get("/api/v1/problems", self.problems),
             web.get("/api/v1/workers", self.workers),
             web.get("/api/v1/queue", self.queue),
-            web.get("/api/v1/tokens", _admin(self.tokens)),
-            web.post("/api/v1/tokens", _admin(self.create_token)),
-            web.post("/api/v1/tokens/{name}/revoke", _admin(self.revoke_token)),
+            web.get("/api/v1/tokens", admin(self.tokens)),
+            web.post("/api/v1/tokens", admin(self.create_token)),
+            web.post("/api/v1/tokens/{name}/revoke", admin(self.revoke_token)),
             web.get("/api/v1/runs", self.runs),
             web.post("/api/v1/runs", self.start_run),
+            web.post("/api/v1/runs/prune", admin(self.prune_runs)),
             web.get("/api/v1/runs/{id}", self.run),
             web.post("/api/v1/runs/{id}/cancel", self.cancel_run),
             web.get("/api/v1/runs/{id}/events", self.run_events),
@@ -96,13 +52,17 @@ class Api:
     # -- how things are --------------------------------------------------------------------------
 
     async def health(self, request: web.Request) -> web.Response:
-        trouble = self._store.trouble
+        served = self._served
+        journal, files = self._store.trouble, served.files_trouble()
+        keep = served.manager.retention.keep
         body = {
-            "status": "ok" if trouble is None else "degraded",
+            "status": "ok" if journal is None and files is None else "degraded",
             "version": __version__,
             "protocol": PROTOCOL_VERSION,
-            "degraded": trouble,
-            "problems": len(self._served.problems()),
+            "degraded": journal or files,
+            "takesWork": journal is None and served.only_run is None,
+            "problems": len(served.problems()),
+            "retention": {"keepRuns": keep.runs, "keepForS": keep.for_s},
         }
         return web.json_response(body)
 
@@ -116,12 +76,14 @@ class Api:
             }
             for problem in self._served.problems()
         ]
-        return await self._answer(found)
+        return await told(self._store, found)
 
     async def workers(self, request: web.Request) -> web.Response:
         show_all = request.query.get("all") in ("1", "true")
         workers = self._store.list(WORKERS)
-        return await self._answer(views.worker_list(workers, self._store.live(LEASES), show_all))
+        return await told(
+            self._store, views.worker_list(workers, self._store.live(LEASES), show_all)
+        )
 
     async def queue(self, request: web.Request) -> web.Response:
         pendings = self._store.live(PENDING)
@@ -132,30 +94,32 @@ class Api:
             placement = by_name[entry["queueId"]].spec.placement
             reason = reasons.of(placement)
             entry["reason"], entry["reasonCode"] = reason.text, reason.code
-        return await self._answer(listed)
+        return await told(self._store, listed)
 
     # -- tokens ----------------------------------------------------------------------------------
 
     async def tokens(self, request: web.Request) -> web.Response:
         store, now = self._store, self._served.clock.now()
-        return await self._answer(views.token_list(store.list(TOKENS), store.list(WORKERS), now))
+        return await told(
+            self._store, views.token_list(store.list(TOKENS), store.list(WORKERS), now)
+        )
 
     async def create_token(self, request: web.Request) -> web.Response:
-        self._refuse_if_degraded()
-        body = await _body(request, {"name": str, "durationS": (int, float)})
+        refuse_if_degraded(self._store)
+        body = await body_of(request, {"name": str, "durationS": (int, float)})
         most = body.get("maxEnrollments", 1)
         if most != "unlimited" and (not isinstance(most, int) or isinstance(most, bool)):
             raise ApiError(400, "bad_request", "maxEnrollments must be a number or 'unlimited'")
         wanted = tokens.TokenRequest(body["name"], body["durationS"], most)
         served = self._served
         made = await tokens.create(self._store, served.layout, wanted, served.clock.now())
-        return await self._answer(made, status=201)
+        return await done(self._store, made, status=201)
 
     async def revoke_token(self, request: web.Request) -> web.Response:
         served = self._served
         name = request.match_info["name"]
-        told = await tokens.revoke(self._store, served.layout, name, served.clock.now())
-        return await self._answer(told)
+        answer = await tokens.revoke(self._store, served.layout, name, served.clock.now())
+        return await done(self._store, answer)
 
     # -- runs ------------------------------------------------------------------------------------
 
@@ -174,43 +138,22 @@ class Api:
             found.append(run)
             if len(found) == int(limit):
                 break
-        return await self._answer(views.run_list(found))
+        return await told(self._store, views.run_list(found))
 
     async def start_run(self, request: web.Request) -> web.Response:
-        self._refuse_if_degraded()
-        body = await _body(request, {"workflow": str})
-        given = body.get("inputs", {})
-        priority = body.get("priority")
-        if not isinstance(given, dict):
-            raise ApiError(400, "bad_request", "inputs must be an object")
-        if priority is not None and priority not in (1, 2, 3, 4, 5):
-            raise ApiError(400, "bad_request", "priority must be a number from 1 to 5")
-        run = await self._create_run(body["workflow"], given, priority)
-        told = {"id": run.name, "workflow": run.spec.workflow, "status": "running"}
-        return await self._answer(told, status=201)
-
-    async def _create_run(self, name: str, given: dict[str, Any], priority: int | None) -> Run:
-        served = self._served
-        try:
-            workflow = await asyncio.to_thread(served.catalog.fresh, "workflow", name)
-        except NotFound as error:
-            raise ApiError(404, "workflow_not_found", str(error)) from None
-        except InvalidFile as error:
-            raise ApiError(422, "workflow_invalid", str(error)) from None
-        inputs = resolve_inputs(workflow, given)
-        try:
-            models = await asyncio.to_thread(served.manager.runs.models_of, workflow)
-        except NotFound as error:
-            raise ApiError(404, "model_not_found", str(error)) from None
-        spec = RunSpec(
-            workflow=workflow.name,
-            workflow_id=str(workflow.id),
-            inputs=inputs,
-            priority=priority,
-            definition=workflow.source,
-            models=models,
-        )
-        return served.manager.runs.create(workflow, spec, served.new_run())
+        refuse_if_degraded(self._store)
+        body = await body_of(request, {"workflow": str})
+        only = self._served.only_run
+        if only is not None:
+            raise ApiError(
+                409,
+                "one_run_only",
+                f"`swamp workflow run` holds this repository until its run {only} ends: try again"
+                " then, or use `swamp serve`, which has many",
+            )
+        run = await start_run(self._served, body, self._served.new_run())
+        answer = {"id": run.name, "workflow": run.spec.workflow, "status": "running"}
+        return await done(self._store, answer, status=201)
 
     async def run(self, request: web.Request) -> web.Response:
         run = self._exact(self._find_run(request))
@@ -218,22 +161,22 @@ class Api:
         steps = store.by(STEPS, "run", run.name)
         pendings = store.by(PENDING, "run", run.name)
         leases = store.by(LEASES, "run", run.name)
-        return await self._answer(views.run_view(run, steps, pendings, leases))
+        return await told(self._store, views.run_view(run, steps, pendings, leases))
 
     async def cancel_run(self, request: web.Request) -> web.Response:
         run = self._find_run(request)
-        body = await _body(request, {})
+        body = await body_of(request, {})
         reason = str(body.get("reason") or f"cancelled at {stamp(self._served.clock.now())}")
         before = run.state
         self._served.manager.runs.cancel(run.name, reason)
-        told = {
+        answer = {
             "runId": run.name,
             "workflowName": run.spec.workflow,
             "previousStatus": before,
             "status": "cancelling" if run.live else before,
             "reason": reason if run.live else None,
         }
-        return await self._answer(told)
+        return await done(self._store, answer)
 
     async def run_events(self, request: web.Request) -> web.StreamResponse:
         run = self._find_run(request)
@@ -243,10 +186,30 @@ class Api:
         follow = request.query.get("follow") in ("1", "true")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        async for lot in self._served.events.read(run.name, int(after), follow=follow):
-            await response.write(b"".join(lot) if lot else b"\n")
-        await response.write_eof()
+        # A client may leave at any time; it reads on from any number when it comes back.
+        lots = self._served.events.read(run.name, int(after), follow=follow)
+        with suppress(ConnectionResetError):
+            async with aclosing(lots):
+                async for lot in lots:
+                    await response.write(b"".join(lot) if lot else b"\n")
+            await response.write_eof()
         return response
+
+    async def prune_runs(self, request: web.Request) -> web.Response:
+        body = await body_of(request, {})
+        runs, for_s, dry = body.get("keepRuns"), body.get("keepForS"), body.get("dryRun", False)
+        if not (runs is None or (type(runs) is int and runs >= 0)):
+            raise ApiError(400, "bad_request", "keepRuns must be a number from 0")
+        if not (for_s is None or (type(for_s) in (int, float) and for_s >= 0)):
+            raise ApiError(400, "bad_request", "keepForS must be seconds")
+        if runs is None and for_s is None:
+            raise ApiError(400, "bad_request", "say keepRuns, keepForS or both")
+        retention = self._served.manager.retention
+        due = await retention.due(Keep(runs, for_s))
+        if not dry:
+            refuse_if_degraded(self._store)
+            await retention.remove(due)
+        return await done(self._store, {"pruned": due, "dryRun": bool(dry)})
 
     # -- helpers ---------------------------------------------------------------------------------
 
@@ -267,60 +230,3 @@ class Api:
         if totals is None or run.status is None:
             return run
         return run.with_status(run.status.model_copy(update={"counts": Counts(**totals)}))
-
-    def _refuse_if_degraded(self) -> None:
-        if self._store.trouble is not None:
-            raise Degraded(f"nothing new is taken on: {self._store.trouble}")
-
-    async def _answer(self, body: Any, *, status: int = 200) -> web.Response:
-        try:
-            async with asyncio.timeout(BARRIER_WITHIN_S):
-                await self._store.barrier()
-        except TimeoutError:
-            raise Degraded(self._store.trouble or "the disk did not answer in time") from None
-        return web.json_response(body, status=status)
-
-
-def _admin(handler: Handler) -> Handler:
-    async def guarded(request: web.Request) -> web.StreamResponse:
-        if not request.app.get(ADMIN, False):
-            raise ApiError(
-                403, "forbidden", "tokens are administered in the repository: run it there"
-            )
-        return await handler(request)
-
-    return guarded
-
-
-@web.middleware
-async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """One line and a code for whatever went wrong; a page of another site gets nothing."""
-    origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
-        return _error(403, "forbidden", f"requests of pages from {origin} are not served")
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return _error(error.status, error.code, str(error))
-    except SwampError as error:
-        status, code = next((s, c) for kind, s, c in _STATUS if isinstance(error, kind))
-        return _error(status, code, str(error))
-    except web.HTTPException as error:
-        return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
-
-
-def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": message, "code": code}, status=status)
-
-
-async def _body(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:
-    try:
-        body = json.loads(await request.read() or b"{}")
-    except ValueError:
-        raise ApiError(400, "bad_request", "the body must be a JSON object") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "bad_request", "the body must be a JSON object")
-    for field, kind in fields.items():
-        if not isinstance(body.get(field), kind) or isinstance(body.get(field), bool):
-            raise ApiError(400, "bad_request", f"the body needs '{field}'")
-    return body

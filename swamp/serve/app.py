@@ -15,10 +15,11 @@ from aiohttp import web
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp import __version__
-from swamp.serve.api import Api, Served
+from swamp.serve.api import Api
 from swamp.serve.gateway import Gateway
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
 from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
+from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -28,15 +29,15 @@ def run_serve(options: ServeOptions, report: Report) -> int:
     """Serve until a signal; the exit code. SwampError for what a person can mend."""
     if not options.insecure:
         refuse_open_address(options.host)
-    layout = Layout(options.root)
-    with RepositoryLock(layout), bound_to_port(options.host, options.port) as listener:
-        asyncio.run(_serve(options, layout, listener, report))
+    lock = RepositoryLock(Layout(options.root))
+    with lock, bound_to_port(options.host, options.port) as listener:
+        asyncio.run(_serve(options, lock, listener, report))
     report({"status": "stopped"})
     return 0
 
 
 async def _serve(
-    options: ServeOptions, layout: Layout, listener: socket.socket, report: Report
+    options: ServeOptions, lock: RepositoryLock, listener: socket.socket, report: Report
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,7 +55,7 @@ async def _serve(
         await public.setup()
         try:
             await web.SockSite(public, listener, backlog=4096).start()
-            async with on_socket(layout.socket, application(api, root, admin=True)):
+            async with on_socket(lock.layout, application(api, root, admin=True)):
                 report(_listening(options, listener.getsockname()[1]))
                 await stop.wait()
                 report({"status": "stopping"})
@@ -62,7 +63,7 @@ async def _serve(
         finally:
             await public.cleanup()
 
-    await Orchestrator(options, layout, report, front).run()
+    await Orchestrator(options, lock, report, front).run()
 
 
 def _listening(options: ServeOptions, port: int) -> dict[str, object]:

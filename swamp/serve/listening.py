@@ -6,9 +6,11 @@ file is there exactly while somebody answers on it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -17,10 +19,18 @@ from pathlib import Path
 from aiohttp import web
 
 from datastore.errors import SwampError
-from swamp.serve.api import ADMIN, BODY_MAX_BYTES, Api, Handler, errors_as_json
+from datastore.layout import Layout
+from swamp.serve.answers import ADMIN, Handler, errors_as_json
+from swamp.serve.api import BODY_MAX_BYTES, Api
 
 CLOSE_WITHIN_S = 2.0
 """How long requests that are under way get at the stop, seconds."""
+
+
+LOOK_S = 0.5
+"""How often the socket's file is looked at."""
+
+log = logging.getLogger(__name__)
 
 
 class ListenError(SwampError):
@@ -69,17 +79,50 @@ def application(api: Api, root: Handler, *, admin: bool) -> web.AppRunner:
 
 
 @contextlib.asynccontextmanager
-async def on_socket(path: Path, runner: web.AppRunner) -> AsyncIterator[None]:
-    """Answer on the socket at `path` meanwhile. Only with the repository's lock held."""
+async def on_socket(layout: Layout, runner: web.AppRunner) -> AsyncIterator[None]:
+    """Answer on the repository's socket meanwhile. Only with the repository's lock held."""
     await runner.setup()
     try:
-        path.unlink(missing_ok=True)
-        await web.SockSite(runner, _bound(path)).start()
-        path.chmod(0o600)
-        yield
+        async with asyncio.TaskGroup() as group:
+            inode = await _listen(runner, layout.socket)
+            keeper = group.create_task(_keep(runner, layout.socket, inode))
+            yield
+            keeper.cancel()
     finally:
-        path.unlink(missing_ok=True)
+        layout.socket.unlink(missing_ok=True)
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, path: Path) -> int:
+    """Listen at `path`, whatever is there; the inode of the socket's file."""
+    bound, inode = await asyncio.to_thread(_bound_anew, path)
+    await web.SockSite(runner, bound).start()
+    return inode
+
+
+async def _keep(runner: web.AppRunner, path: Path, inode: int) -> None:
+    """Listen again at `path` when its file was removed, say by `git clean -fdx`."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            if await asyncio.to_thread(_inode, path) != inode:
+                inode = await _listen(runner, path)
+                log.warning("%s was removed: listening there again", path.name)
+        except OSError as error:
+            log.warning("%s cannot be listened on for now: %s", path.name, error)
+
+
+def _inode(path: Path) -> int | None:
+    return path.stat().st_ino if path.exists() else None
+
+
+def _bound_anew(path: Path) -> tuple[socket.socket, int]:
+    """A socket at `path` that only its owner may open, and the inode of its file."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    bound = _bound(path)
+    path.chmod(0o600)
+    return bound, path.stat().st_ino
 
 
 def _bound(path: Path) -> socket.socket:

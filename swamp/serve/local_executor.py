@@ -87,6 +87,8 @@ class LocalRunner:
         except SwampError as error:
             self._finish(name, Outcome(ok=False, reason="start_failed", error=str(error)))
             return
+        # `git clean -fdx` may have removed it since the start.
+        await asyncio.to_thread(self._scratch.mkdir, parents=True, exist_ok=True)
         execution = Execution(order, self._sink(step), self._host)
         self._running[name] = execution
         self._finish(name, await execution.run())

@@ -29,12 +29,14 @@ from datastore.events import EventLog
 from datastore.file_watch import FileWatch
 from datastore.ids import uuid7
 from datastore.kinds import RUNS, TOKENS
-from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+from datastore.private_folder import PrivateFolder
 from datastore.store import Store
 from swamp.execute.calls import ShellCall
 from swamp.protocol import ships
-from swamp.serve.api import Api, Served
+from swamp.serve.api import Api
 from swamp.serve.local_executor import LocalRunner
+from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
 
 Report = Callable[[dict[str, Any]], None]
@@ -61,6 +63,8 @@ class ServeOptions:
     """How long workers of an earlier process have to come back; 0 ends their leases at once."""
     schedule: bool = True
     insecure: bool = False
+    file_events: bool = True
+    """Without them people's edits are found by the rescan alone."""
     keep: Keep = field(default_factory=Keep)
     only_run: str | None = None
     """The id of the one run of this process; every other record stays as it is."""
@@ -70,10 +74,11 @@ class Orchestrator:
     """Everything between the repository and the front."""
 
     def __init__(
-        self, options: ServeOptions, layout: Layout, report: Report, front: Front
+        self, options: ServeOptions, lock: RepositoryLock, report: Report, front: Front
     ) -> None:
         self._options = options
-        self._layout = layout
+        self._lock = lock
+        self._layout = lock.layout
         self._report = report
         self._front = front
         self._clock: Clock = SystemClock()
@@ -95,10 +100,16 @@ class Orchestrator:
         layout = self._layout
         events = EventLog(layout.events, self._clock, store.after_barrier)
         catalog, desired = Catalog(layout.root), DesiredTree(layout)
-        watch = FileWatch(layout, store, (desired, catalog), engine.rescan)
+        watch = FileWatch(
+            layout, store, (desired, catalog), engine, events=self._options.file_events
+        )
         await watch.start()
+        untold: list[str] = []
         if self._options.only_run is None:
-            await asyncio.to_thread(events.recover, [run.name for run in store.live(RUNS)])
+            finished = [name for name in store.names(RUNS) if store.is_finished(RUNS, name)]
+            untold = await asyncio.to_thread(events.untold, finished)
+            live = [run.name for run in store.live(RUNS)]
+            await asyncio.to_thread(events.recover, [*live, *untold])
             await self._sweep(store, found)
 
         async def fresh_token(name: str) -> None:
@@ -110,6 +121,7 @@ class Orchestrator:
         manager = self._manager(store, sessions, events, runner, catalog)
         sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
         runner.bind(manager.runs.local_ended)
+        manager.runs.tell_again(untold)
         served = Served(
             layout=layout,
             store=store,
@@ -126,7 +138,9 @@ class Orchestrator:
         gc.freeze()
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(one) for one in (watch.run(), runner.run())]
+                private = PrivateFolder(layout, self._lock, engine, events)
+                alongside = (watch.run(), private.keep(), runner.run())
+                helpers = [group.create_task(one) for one in alongside]
                 group.create_task(manager.run())
                 await self._front(served, Api(served), sessions)
                 manager.stop()
@@ -155,8 +169,9 @@ class Orchestrator:
             check_call=ShellCall.parse,
             defaults=self._defaults(),
             env=dict(os.environ),
+            only_run=options.only_run,
         )
-        settings = Settings(grace_s=options.grace_s, keep=options.keep, only_run=options.only_run)
+        settings = Settings(grace_s=options.grace_s, keep=options.keep)
         return Manager(store, sessions, context, settings, self._random, events.forget)
 
     def _defaults(self) -> Defaults:

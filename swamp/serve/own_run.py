@@ -14,13 +14,15 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from controllers.retention import Keep
 from datastore.clock import SystemClock
 from datastore.ids import uuid7
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
-from swamp.serve.api import Api, Served
+from swamp.serve.api import Api
 from swamp.serve.listening import application, on_socket
 from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run
 
@@ -30,12 +32,12 @@ STOP_WITHIN_S = 15.0
 class OwnRun:
     """Context in which the run goes on; `id` is the run's."""
 
-    def __init__(self, layout: Layout, request: dict[str, Any], options: ServeOptions) -> None:
+    def __init__(self, layout: Layout, request: dict[str, Any], keep: Keep) -> None:
         """`request` is the body of `POST /api/v1/runs`."""
         self.id = uuid7(SystemClock().now(), random.SystemRandom())
         self._layout = layout
         self._request = request
-        self._options = options
+        self._options = ServeOptions(root=layout.root, keep=keep, only_run=self.id)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._started: Future[None] = Future()
@@ -71,20 +73,20 @@ class OwnRun:
 
     def _run(self) -> None:
         try:
-            with RepositoryLock(self._layout):
-                asyncio.run(self._orchestrate())
+            with RepositoryLock(self._layout) as lock:
+                asyncio.run(self._orchestrate(lock))
         except BaseException as error:
             if self._started.done():
                 raise
             self._started.set_exception(_only(error))
 
-    async def _orchestrate(self) -> None:
+    async def _orchestrate(self, lock: RepositoryLock) -> None:
         self._loop = asyncio.get_running_loop()
-        await Orchestrator(self._options, self._layout, lambda report: None, self._front).run()
+        await Orchestrator(self._options, lock, lambda report: None, self._front).run()
 
     async def _front(self, served: Served, api: Api, sessions: Sessions) -> None:
-        await start_run(served, self._request)
-        async with on_socket(self._layout.socket, application(api, api.health, admin=True)):
+        await start_run(served, self._request, self.id)
+        async with on_socket(self._layout, application(api, api.health, admin=True)):
             self._started.set_result(None)
             await self._stop.wait()
 

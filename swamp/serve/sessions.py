@@ -108,6 +108,8 @@ class Sessions:
         self._output = output
         self._rules = rules
         self._open: dict[str, Session] = {}
+        self._unwritten: dict[str, int] = {}
+        self._results: dict[str, tuple[Session, ResultFrame]] = {}
         self._numbers = 0
         self._leases: LeaseController
         self._enrollment: EnrollmentController
@@ -267,8 +269,7 @@ class Sessions:
             case Output():
                 self._take_output(session, frame)
             case ResultFrame():
-                self._leases.settle(session.worker, frame.dispatch, frame.outcome)
-                self.send(session, Ack(dispatch=frame.dispatch))
+                self._take_result(session, frame)
             case Drain():
                 self._enrollment.draining(session.worker)
             case Ping():
@@ -294,13 +295,31 @@ class Sessions:
             event["text"] = frame.text
         else:
             event["data"] = frame.data
+        self._unwritten[frame.dispatch] = self._unwritten.get(frame.dispatch, 0) + 1
         self._output.output(
             lease.spec.run,
             frame.dispatch,
             frame.seq,
             event,
-            lambda: self.send(session, acknowledge),
+            lambda: self._output_written(session, acknowledge),
         )
+
+    def _output_written(self, session: Session, acknowledge: OutputAck) -> None:
+        self.send(session, acknowledge)
+        dispatch = acknowledge.dispatch
+        self._unwritten[dispatch] -= 1
+        if not self._unwritten[dispatch]:
+            del self._unwritten[dispatch]
+            if dispatch in self._results:
+                self._take_result(*self._results.pop(dispatch))
+
+    def _take_result(self, session: Session, frame: ResultFrame) -> None:
+        """Settle, once the output is written: with the lease's end the worker forgets it."""
+        if frame.dispatch in self._unwritten:
+            self._results[frame.dispatch] = (session, frame)
+        elif self._open.get(session.worker) is session:
+            self._leases.settle(session.worker, frame.dispatch, frame.outcome)
+            self.send(session, Ack(dispatch=frame.dispatch))
 
     def closed(self, session: Session) -> None:
         """The socket is gone."""

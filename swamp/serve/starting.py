@@ -12,6 +12,41 @@ from datastore.definitions.inputs import InputError
 from datastore.definitions.workflow import resolve_inputs
 from datastore.errors import InvalidFile, NotFound
 from datastore.kinds import Run, RunSpec
-from swamp.serve.served import ApiError, Served
+from swamp.serve.answers import ApiError
+from swamp.serve.served import Served
 
-__all__ = ["start_run"]
+
+async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
+    """A run called `name` of the workflow that `body` names, with its inputs.
+
+    ApiError, InputError, InvalidFile. `body` has `workflow`, and perhaps `inputs` and `priority`.
+    """
+    given = body.get("inputs", {})
+    priority = body.get("priority")
+    if not isinstance(given, dict):
+        raise ApiError(400, "bad_request", "inputs must be an object")
+    if priority is not None and priority not in (1, 2, 3, 4, 5):
+        raise ApiError(400, "bad_request", "priority must be a number from 1 to 5")
+    try:
+        workflow = await asyncio.to_thread(served.catalog.fresh, "workflow", body["workflow"])
+    except NotFound as error:
+        raise ApiError(404, "workflow_not_found", str(error)) from None
+    except InvalidFile as error:
+        raise ApiError(422, "workflow_invalid", str(error)) from None
+    try:
+        inputs = resolve_inputs(workflow, given)
+    except InputError as error:
+        raise ApiError(422, "input_invalid", str(error)) from None
+    try:
+        models = await asyncio.to_thread(served.manager.runs.models_of, workflow)
+    except NotFound as error:
+        raise ApiError(404, "model_not_found", str(error)) from None
+    spec = RunSpec(
+        workflow=workflow.name,
+        workflow_id=str(workflow.id),
+        inputs=inputs,
+        priority=priority,
+        definition=workflow.source,
+        models=models,
+    )
+    return served.manager.runs.create(workflow, spec, name)

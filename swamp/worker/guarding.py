@@ -26,6 +26,11 @@ class Guard:
         self._left: dict[str, int | None] = {}
         self._process: Process | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The guard process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
     def begin(self, mark: str) -> None:
         self._left[mark] = None
         self._tell(f"begin {mark}")

@@ -5,15 +5,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
-import pytest
 import yaml
 from harness import alive_with, free_port
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-WITHIN_S = 100.0
+WITHIN_S = 60.0
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -30,10 +31,17 @@ def script(port: int) -> str:
     return "set -eu\n" + "".join(parts).replace("9090", str(port))
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The folder that the tutorial worked in, and what each of its blocks printed."""
-    home = tmp_path_factory.mktemp("home")
+def kill_all(home: Path) -> list[int]:
+    """End every process whose environment names the folder."""
+    found = alive_with(str(home))
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def run(home: Path) -> list[str]:
+    """What each block printed. Whatever is left running is killed, and a failure."""
     shell = subprocess.Popen(
         ["bash", "-c", script(free_port())],
         cwd=home,
@@ -42,21 +50,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,
     )
-    try:
-        out, _ = shell.communicate(timeout=WITHIN_S)
-    finally:
-        left = alive_with(str(home))
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-    assert shell.returncode == 0, out
+    # What runs in the background holds the pipe open, so all of it has to go.
+    watch = threading.Timer(WITHIN_S, kill_all, [home])
+    watch.start()
+    out, _ = shell.communicate()
+    watch.cancel()
+    left = kill_all(home)
+    logs = "".join(log.read_text() for log in home.glob("my-fleet/.swamp/logs/*.log"))
+    assert shell.returncode == 0, f"{out}\n{logs}"
     assert left == [], out
-    return home / "my-fleet", re.split(r"--- block \d+\n", out)[1:]
+    return re.split(r"--- block \d+\n", out)[1:]
 
 
-def test_the_tutorial_runs_as_it_stands(told: tuple[Path, list[str]]) -> None:
-    _, blocks = told
+def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
+    blocks = run(tmp_path)
     assert len(blocks) == len(BLOCKS) >= 10
     assert "1 of 1 workflows are valid" in blocks[1]
     assert "idle" in blocks[3]
@@ -65,25 +73,22 @@ def test_the_tutorial_runs_as_it_stands(told: tuple[Path, list[str]]) -> None:
     assert "Completed workflow greet succeeded" in blocks[4]
     assert blocks[5].count("kind: RunStory") == 1
     assert "cordoned" in blocks[6]
-    assert "0 of 1 workers fit: 1 cordoned" in blocks[7]
+    assert "1 cordoned" in blocks[7]
     assert "Completed workflow greet succeeded" in blocks[8]
     assert blocks[9].count("worker: w1") >= 6
     assert "A fleet that greets" in blocks[9] and "Greeted again" in blocks[9]
     assert "disconnected" in blocks[10]
     assert blocks[10].count('"status": "succeeded"') == 2
+    check_what_is_left(tmp_path / "my-fleet")
 
 
-def test_the_tutorial_leaves_two_stories_and_nothing_live(told: tuple[Path, list[str]]) -> None:
-    repository, _ = told
+def check_what_is_left(repository: Path) -> None:
+    """Two stories, nothing live, and in git what people changed and the history."""
     stories = list((repository / "datastore" / "history" / "greet").glob("*.yaml"))
     assert len(stories) == 2
     leases = (repository / "datastore" / "observed" / "leases").glob("*.yaml")
     states = [yaml.safe_load(lease.read_text())["status"]["state"] for lease in leases]
     assert states == ["completed"] * 6
-
-
-def test_git_shows_what_people_changed_and_the_history(told: tuple[Path, list[str]]) -> None:
-    repository, _ = told
     git = ["git", "-C", str(repository)]
     changed = subprocess.run([*git, "status", "--short"], capture_output=True, text=True)
     assert changed.stdout == ""

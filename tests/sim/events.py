@@ -29,7 +29,12 @@ class SimEvents:
         self._lines: list[tuple[dict[str, Any] | None, Written | None]] = []
         self._writing = False
         self._alive = True
-        for run in (record.name for record in store.live(RUNS)):
+        self.untold = [
+            name
+            for name in store.names(RUNS)
+            if store.is_finished(RUNS, name) and not _is_complete(world.disk.logs.get(name))
+        ]
+        for run in [*(record.name for record in store.live(RUNS)), *self.untold]:
             events = world.disk.logs.get(run, [])
             self._keys[run] = {event["key"] for event in events}
             for event in events:
@@ -90,3 +95,7 @@ class SimEvents:
         for _, written in lines:
             if written is not None:
                 written()
+
+
+def _is_complete(events: list[dict[str, Any]] | None) -> bool:
+    return bool(events) and events[-1]["kind"] == "run_completed"

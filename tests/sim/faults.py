@@ -21,6 +21,7 @@ class Rates:
     silent_cut: float = 0.0
     crashes: int = 0
     cuts: int = 0
+    partitions: int = 0
     deaths: int = 0
     drains: int = 0
     cordons: int = 0
@@ -42,17 +43,13 @@ class Rates:
             busy_by_mistake=sometimes(0.3),
             slow_disk=sometimes(0.05),
             failing_disk=sometimes(0.05),
-            slow_event_log=sometimes(0.2),
+            slow_event_log=sometimes(0.4),
             silent_cut=sometimes(0.5),
-            crashes=count(4),
-            cuts=count(6),
-            deaths=count(3),
-            drains=count(2),
-            cordons=count(2),
+            crashes=count(5),
+            cuts=count(8),
+            partitions=count(2),
+            deaths=count(4),
+            drains=count(3),
+            cordons=count(3),
             clock_jumps=count(2),
         )
-
-    @property
-    def notifications_hold(self) -> bool:
-        """Whether every change is told, if late."""
-        return self.lost == 0.0

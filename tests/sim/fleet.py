@@ -19,7 +19,7 @@ from sim.faults import Rates
 from sim.invariants import Watchman
 from sim.loop import Deadlock, run
 from sim.server import SimServer, Unreachable
-from sim.worker import Machine, SimProcess, simulated_network
+from sim.worker import Machine, SimProcess, simulated_network, worker_name_of
 from sim.workload import draw_machines, draw_workflow, is_placed
 from sim.world import Violation, World
 
@@ -31,6 +31,9 @@ STABLE_S = 35.0
 
 TRACE_LINES = 30
 
+CRASH_AFTER_CUT = 0.3
+"""How often a cut is followed by a crash at once, in a world with crashes: troubles come in pairs."""
+
 
 class SimFleet:
     """One world with everything in it."""
@@ -40,7 +43,7 @@ class SimFleet:
         self.watchman = Watchman(self.world)
         self._resync_s = resync_s
         rng = self.world.rng
-        self._chaos_s = rng.uniform(15.0, 120.0)
+        self._chaos_s = rng.uniform(15.0, 200.0)
         self._machines = draw_machines(rng)
         self._processes: dict[str, SimProcess] = {}
         self._deaths: dict[str, asyncio.Event] = {}
@@ -88,7 +91,7 @@ class SimFleet:
             self._go(self._keep_up(machine))
         runs = [
             self._go(self._start_run(number, world.rng.uniform(0.0, self._chaos_s * 0.7)))
-            for number in range(world.rng.randint(1, 5))
+            for number in range(world.rng.randint(1, 7))
         ]
         self._draw_faults()
         await asyncio.sleep(self._chaos_s)
@@ -116,6 +119,7 @@ class SimFleet:
         world = self.world
         world.rates = Rates()
         world.say("calm")
+        world.away_until.clear()
         self._server.journal.before_write = self._server.journal.after_write = lambda: None
         while not self._server.listening:
             await asyncio.sleep(1.0)
@@ -177,13 +181,11 @@ class SimFleet:
             self.world.truth.runs[name] = True
 
     def _cordon(self, machine: Machine, *, schedulable: bool) -> None:
-        process = self._processes.get(machine.name)
-        if process is None or process.worker is None:
-            return
+        worker = worker_name_of(machine)
         self.world.say(f"desire {machine.name} schedulable={schedulable}")
-        file = self.world.desire(process.worker, schedulable)
+        file = self.world.desire(worker, schedulable)
         if self._server.alive:
-            self._server.store.set_desired(WORKERS, process.worker, file)
+            self._server.store.set_desired(WORKERS, worker, file)
 
     # -- machines --------------------------------------------------------------------------------
 
@@ -214,6 +216,7 @@ class SimFleet:
         occasions: list[tuple[int, Callable[[], None]]] = [
             (rates.crashes, self._crash),
             (rates.cuts, self._cut),
+            (rates.partitions, self._partition),
             (rates.deaths, self._death),
             (rates.drains, self._drain),
             (rates.cordons, self._cordon_one),
@@ -257,6 +260,18 @@ class SimFleet:
         process = self._processes.get(self._one().name)
         if process is not None and process.wire is not None:
             self.world.say(f"cut {process.machine.name}")
+            process.wire.cut()
+            if self.world.chance(CRASH_AFTER_CUT) and self.world.rates.crashes:
+                self.world.loop.call_later(self.world.rng.uniform(0.0, 4.0), self._crash)
+
+    def _partition(self) -> None:
+        """A machine loses the network for a while, often for longer than the grace window."""
+        machine = self._one()
+        process = self._processes.get(machine.name)
+        if process is not None and process.wire is not None:
+            away_s = self.world.rng.uniform(5.0, 130.0)
+            self.world.say(f"{machine.name} is away for {away_s:.0f}s")
+            self.world.away_until[machine.name] = self.world.loop.now + away_s
             process.wire.cut()
 
     def _death(self) -> None:

@@ -16,11 +16,14 @@ from datastore.store import Store
 from sim.world import World
 from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
 
-IDLE_SLOT_S = 2.5
-"""How long a slot may stay free beside a step that could use it, when no change gets lost."""
+IDLE_SLOT_S = 1.5
+"""How long a slot may stay free beside a step that could use it: a refusal counts for a second."""
+
+IDLE_SLOT_LATE_S = 6.0
+"""The same when changes are told up to two seconds late, one after the other."""
 
 IDLE_SLOT_AFTER_LOSS_S = 33.0
-"""The same when notifications get lost: until the next resync, and a little."""
+"""The same when some are never told: until the next resync, and a little."""
 
 
 def step_of(dispatch: str) -> str:
@@ -34,8 +37,9 @@ class Watchman:
     def __init__(self, world: World) -> None:
         self._world = world
         self._could_run_since: dict[str, float] = {}
-        holds = world.rates.notifications_hold
-        self._idle_slot_s = IDLE_SLOT_S if holds else IDLE_SLOT_AFTER_LOSS_S
+        self._idle_slot_s = IDLE_SLOT_LATE_S if world.rates.late else IDLE_SLOT_S
+        if world.rates.lost:
+            self._idle_slot_s = IDLE_SLOT_AFTER_LOSS_S
         self.capacity: dict[str, int] = {}
         """Slots of each machine, by its name."""
 

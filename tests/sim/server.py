@@ -109,6 +109,7 @@ class SimServer:
             self.manager.leases, self.manager.enrollment, self.manager.session_changed
         )
         self.executor.bind(self.manager.runs.local_ended)
+        self.manager.runs.tell_again(self.events.untold)
         self.spawn(self.manager.run())
         if self.store.find(TOKENS, TOKEN) is None:
             made = Made(self._new_uid(), self.world.clock.now())

@@ -7,6 +7,7 @@ child processes is the code of `swamp.worker`: enrollment, back-off, grace, slot
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -39,6 +40,11 @@ class Machine:
     name: str
     labels: dict[str, str]
     capacity: int
+
+
+def worker_name_of(machine: Machine) -> str:
+    """The name under which the machine's worker enrolls."""
+    return f"{TOKEN}-{hashlib.sha256(machine.name.encode()).hexdigest()[:16]}"
 
 
 class SimProcess(Worker):
@@ -87,7 +93,8 @@ class SimProcess(Worker):
         """A socket to the server that is there now; SocketLost without one."""
         await asyncio.sleep(self.world.latency_s())
         server = self.server()
-        if not server.listening:
+        away = self.world.away_until.get(self.machine.name, 0.0) > self.world.loop.now
+        if away or not server.listening:
             raise SocketLost("connection refused")
         self._wire = server.connect(self.machine.name)
         return Link(self._wire.client)  # type: ignore[arg-type]

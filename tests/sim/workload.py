@@ -14,8 +14,8 @@ TASK = {"type": "model_method", "modelIdOrName": "m", "methodName": "execute"}
 
 
 def draw_machines(rng: random.Random) -> list[Machine]:
-    """Two to four machines; every pool has one."""
-    count = rng.randint(2, 4)
+    """Two to five machines; every pool has one."""
+    count = rng.randint(2, 5)
     return [
         Machine(f"box{i}", {"pool": POOLS[i % len(POOLS)]}, rng.choice((1, 1, 2, 3)))
         for i in range(count)
@@ -23,10 +23,11 @@ def draw_machines(rng: random.Random) -> list[Machine]:
 
 
 def draw_workflow(rng: random.Random, name: str) -> Workflow:
-    """A workflow of one or two jobs with one to five steps each."""
-    jobs = [_job(rng, f"j{i}") for i in range(rng.choice((1, 1, 2)))]
-    if len(jobs) == 2 and rng.random() < 0.5:
-        jobs[1]["dependsOn"] = [{"job": "j0", **_condition(rng)}]
+    """A workflow of one to three jobs with one to five steps each."""
+    jobs = [_job(rng, f"j{i}") for i in range(rng.choice((1, 1, 2, 3)))]
+    for number, job in enumerate(jobs[1:]):
+        if rng.random() < 0.5:
+            job["dependsOn"] = [{"job": f"j{number}", **_condition(rng)}]
     source: dict[str, Any] = {"name": name, "jobs": jobs}
     if rng.random() < 0.2:
         source["concurrency"] = rng.randint(1, 3)

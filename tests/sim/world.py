@@ -88,6 +88,8 @@ class World:
         self.drawn = self.rates = Rates.drawn(self.rng)
         self.trace: list[str] = []
         self.violations: list[str] = []
+        self.away_until: dict[str, float] = {}
+        """Machines without a network, and until when."""
         self.changed = False
         """Whether something happened since the invariants were looked at."""
 

@@ -118,7 +118,9 @@ CONDITIONS: list[tuple[dict[str, Any] | None, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("written", "expected"), CONDITIONS, ids=str)
+@pytest.mark.parametrize(
+    ("written", "expected"), CONDITIONS, ids=[str(written) for written, _ in CONDITIONS]
+)
 def test_a_condition_holds_for_exactly_these_ends(
     written: dict[str, Any] | None, expected: set[str]
 ) -> None:

@@ -138,6 +138,10 @@ async def test_stop_before_the_spawn_still_stops(bench: Bench) -> None:
     execution = bench.execution(FOREVER)
     execution.stop("cancelled")
     assert (await execution.run()).reason == "cancelled"
+    execution = bench.execution(FOREVER)
+    execution.kill("worker_lost")
+    outcome = await execution.run()
+    assert (outcome.reason, outcome.signal) == ("worker_lost", signal.SIGKILL)
 
 
 async def test_cancel_leaves_nothing_of_group_and_setsid(bench: Bench) -> None:
@@ -158,6 +162,20 @@ async def test_cancel_leaves_nothing_of_group_and_setsid(bench: Bench) -> None:
     assert [pid for pid in pids if not gone(pid)] == []
 
 
+async def test_stopped_background_process_may_finish_what_it_does(bench: Bench) -> None:
+    mark = bench.folder / "flushed"
+    service = f"trap 'sleep 0.3; touch {mark}; exit' TERM; echo up; exec >/dev/null 2>&1; "
+    service += "while :; do sleep 0.05; done"
+    execution = bench.execution(
+        '{ eval "$SERVICE"; } & exec sleep 60 >/dev/null 2>&1', env={"SERVICE": service}
+    )
+    running = asyncio.ensure_future(execution.run())
+    await bench.until(b"up")
+    execution.stop("cancelled")
+    assert (await running).signal == signal.SIGTERM
+    assert mark.exists()
+
+
 async def test_background_process_cannot_hold_the_step_open(bench: Bench) -> None:
     outcome = await bench.run("sleep 60 & echo $!; exit 3", quick(bench.folder))
     assert (outcome.reason, outcome.exit_code) == ("failed", 3)
@@ -170,6 +188,7 @@ async def test_background_process_cannot_hold_the_step_open(bench: Bench) -> Non
 async def test_endless_background_output_cannot_hold_the_step_open(bench: Bench) -> None:
     outcome = await bench.run("yes & exit 0", quick(bench.folder))
     assert outcome.ok and "output truncated" in outcome.stderr
+    assert outcome.duration_ms < 3000
 
 
 async def test_quiet_background_processes_end_with_the_step(bench: Bench) -> None:

@@ -44,11 +44,11 @@ def test_guard_knows_what_has_begun_and_not_ended() -> None:
     assert follow([*lines, b"end "]) == {"a": 12, "b": None}
 
 
-def only_child(pid: int, besides: int = 0) -> int | None:
+def only_child(pid: int) -> int:
     """The one child of the process, by whichever of its threads."""
     lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    found = {int(word) for words in lists for word in words.split()} - {besides}
-    return found.pop() if len(found) == 1 else None
+    (child,) = [int(word) for words in lists for word in words.split()]
+    return child
 
 
 async def end_of(pid: int) -> None:
@@ -100,10 +100,10 @@ async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
         runner = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
         guard.begin("d1")
         guard.spawned("d1", runner.pid)
-        first = only_child(os.getpid(), besides=runner.pid)
+        first = guard.pid
+        assert first is not None
         os.kill(first, signal.SIGKILL)
-        await end_of(first)
-        while only_child(os.getpid(), besides=runner.pid) in (None, first):  # noqa: ASYNC110
+        while guard.pid == first:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await runner.wait() == -signal.SIGKILL
 

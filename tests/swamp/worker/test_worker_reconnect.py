@@ -138,6 +138,19 @@ async def test_cut_off_beyond_the_grace_kills_the_runners(
     assert (await orchestrator.enrolled()).enroll.running == []
 
 
+async def test_return_within_the_grace_ends_the_countdown(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    orchestrator.grace_s = 0.3
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "sleep 0.6; echo done")
+    socket.cut()
+    again = await orchestrator.enrolled(keep={"d1": 1})
+    assert (await again.result("d1")).outcome.stdout == f"{pid}\ndone\n"
+    assert (await worker.until("dispatch_finished"))["status"] == "success"
+
+
 async def test_temporary_refusals_do_not_extend_the_grace(
     orchestrator: Orchestrator, start: Start
 ) -> None:
@@ -177,6 +190,7 @@ async def test_orchestrator_that_does_not_read_is_left(
     orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(link, "CLOSE_TIMEOUT_S", 60)
     worker = start(concurrency=12)
     socket = await orchestrator.enrolled()
     socket.stop_reading()

@@ -1,0 +1,166 @@
+"""What is wrong with the files of a repository, found by looking: nothing is written or repaired.
+
+Works beside a running server: a file that changed a moment ago is left out, as the index may still
+be on its way. Every finding says what is there and the way out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from datastore import files
+from datastore.definitions.catalog import Catalog
+from datastore.desired import DesiredTree
+from datastore.errors import InvalidFile
+from datastore.files import Stat
+from datastore.kinds import KINDS
+from datastore.layout import Layout
+from datastore.record import Kind
+from datastore.record_file import read_record
+from datastore.sqlite_file import open_to_read
+
+SETTLED_S = 5.0
+"""Files that changed less long ago may still be in somebody's hands, seconds."""
+
+_TEMP = re.compile(r"\.[0-9]+-[0-9]+\.(tmp|swap)")
+
+Level = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `way_out` says what to do where something is wrong."""
+
+    level: Level
+    check: str
+    message: str
+    way_out: str | None = None
+
+
+def people_files(layout: Layout) -> list[InvalidFile]:
+    """The files of people that are not in force as they stand."""
+    catalog, desired = Catalog(layout.root), DesiredTree(layout)
+    catalog.scan()
+    desired.scan()
+    return [*desired.problems(), *catalog.problems()]
+
+
+def of_problem(problem: str) -> Finding:
+    """The finding for a file of people that does not parse or validate."""
+    way_out = "mend the file; until then the last good version, if any, is in force"
+    return Finding("error", "files", problem, way_out)
+
+
+def records(layout: Layout) -> Iterator[Finding]:
+    """Files of `observed/` that are not as the server wrote them."""
+    young = time.time_ns() - int(SETTLED_S * 1e9)
+    count = 0
+    for kind in KINDS.values():
+        on_disk = files.scan(layout.observed(kind.folder))
+        count += len(on_disk)
+        known = _indexed(layout, kind)
+        waiting = _in_journal(layout, kind)
+        for file, stat in sorted(on_disk.items()):
+            name = file.removesuffix(".yaml")
+            if known.get(name) != stat and name not in waiting and stat.mtime_ns < young:
+                yield from _suspect(layout, kind, name, is_known=name in known)
+        for name in sorted(known.keys() - waiting):
+            path = layout.record_file(kind.folder, name)
+            if f"{name}.yaml" not in on_disk and not path.exists():
+                shown = layout.shown(path)
+                yield Finding(
+                    "warning",
+                    "records",
+                    f"{shown} is missing",
+                    "nothing: the record is in the index, and the server writes the file again",
+                )
+    yield Finding("ok", "records", f"{count} records looked at")
+
+
+def leftovers(layout: Layout) -> Iterator[Finding]:
+    """Temporary files that a killed process left. They are told, never removed."""
+    for path in _left_in(layout):
+        shown = layout.shown(path)
+        if path.suffix == ".swap":
+            yield Finding(
+                "warning",
+                "leftovers",
+                f"{shown} may hold a person's save that a killed process had in its hands",
+                "compare it with the files beside it, keep what is missing there, then remove it",
+            )
+        else:
+            yield Finding(
+                "warning",
+                "leftovers",
+                f"{shown} was being written by a process that was killed",
+                "remove it: what it was to become is written anew",
+            )
+
+
+def _left_in(layout: Layout) -> list[Path]:
+    young_s = time.time() - SETTLED_S
+    roots = (layout.datastore, layout.models, layout.workflows, layout.vaults)
+    folders = [layout.root, *(Path(found[0]) for root in roots for found in os.walk(root))]
+    found = []
+    for folder in folders:
+        for name in os.listdir(folder):
+            path = folder / name
+            if _TEMP.fullmatch(name) and path.lstat().st_mtime < young_s:
+                found.append(path)
+    return sorted(found)
+
+
+def _suspect(
+    layout: Layout, kind: Kind[Any, Any], name: str, *, is_known: bool
+) -> Iterator[Finding]:
+    path = layout.record_file(kind.folder, name)
+    shown = layout.shown(path)
+    try:
+        record = read_record(kind, path, shown)
+    except (InvalidFile, OSError) as error:
+        what = str(error) if isinstance(error, InvalidFile) else f"{shown}: {error.strerror}"
+        put_back = "nothing: the server puts it back" if is_known else "remove the file"
+        yield Finding("warning" if is_known else "error", "records", what, put_back)
+        return
+    if is_known:
+        yield Finding(
+            "warning",
+            "records",
+            f"{shown} was changed by somebody else than the server",
+            "nothing: the server puts it back; what people ask for goes into datastore/desired/",
+        )
+    elif record.live:
+        yield Finding(
+            "warning",
+            "orphans",
+            f"{shown} says {record.state or 'new'}, but the server did not write it",
+            "nothing: the next start of `swamp serve` ends it; it is never continued",
+        )
+
+
+def _indexed(layout: Layout, kind: Kind[Any, Any]) -> dict[str, Stat]:
+    query = f'SELECT name, mtime_ns, size, inode FROM "{kind.folder}"'
+    rows = _query(layout.index, query)
+    return {name: Stat(mtime, size, inode % (1 << 64)) for name, mtime, size, inode in rows}
+
+
+def _in_journal(layout: Layout, kind: Kind[Any, Any]) -> set[str]:
+    query = "SELECT DISTINCT name FROM rows WHERE kind = ?"
+    return {name for (name,) in _query(layout.journal, query, (kind.folder,))}
+
+
+def _query(path: Path, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The rows; none where the database cannot be read, which is a finding of its own."""
+    try:
+        with closing(open_to_read(path)) as db:
+            return db.execute(query, parameters).fetchall()
+    except sqlite3.Error:
+        return []

@@ -1,0 +1,134 @@
+"""What is wrong with the disk below a repository: databases, room, permissions, the lock.
+
+As in `checkup`, nothing is written or repaired, and a running server is not in the way.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from datastore.checkup import Finding, Level
+from datastore.kinds import KINDS
+from datastore.layout import Layout
+from datastore.lock import lock_holder
+from datastore.sqlite_file import open_to_read, wal_path
+
+_MB = 1 << 20
+ROOM_ERROR_BYTES = 20 * _MB
+ROOM_WARNING_BYTES = 500 * _MB
+INODES_WARNING = 10_000
+JOURNAL_WARNING_BYTES = 200 * _MB
+"""A journal of that size says that the files have not followed for long."""
+
+
+def databases(layout: Layout) -> Iterator[Finding]:
+    """Whether SQLite finds the journal and the index whole."""
+    lost = "restore it from a backup, or move it away and start with what observed/ shows"
+    new = "stop the server and remove it: the next start builds it anew from the files"
+    for path, way_out in ((layout.journal, lost), (layout.index, new)):
+        shown = layout.shown(path)
+        if not path.exists():
+            yield Finding("ok", "databases", f"{shown} is not there yet")
+            continue
+        trouble = _broken(path)
+        if trouble is not None:
+            yield Finding("error", "databases", f"{shown}: {trouble}", way_out)
+            continue
+        size = _size(path) + _size(wal_path(path))
+        level: Level = "ok"
+        behind = None
+        if path == layout.journal and size > JOURNAL_WARNING_BYTES:
+            level, behind = "warning", "see whether the files of datastore/ can be written"
+        yield Finding(level, "databases", f"{shown} is whole, {_shown(size)}", behind)
+
+
+def room(layout: Layout) -> Finding:
+    """Free space and inodes."""
+    found = os.statvfs(layout.root)
+    free = found.f_bavail * found.f_frsize
+    text = f"{_shown(free)} free of {_shown(found.f_blocks * found.f_frsize)}"
+    if found.f_files:
+        text += f", {found.f_favail} inodes free"
+    few_inodes = bool(found.f_files) and found.f_favail < INODES_WARNING
+    level: Level = "ok"
+    if free < ROOM_ERROR_BYTES or (found.f_files and not found.f_favail):
+        level = "error"
+    elif free < ROOM_WARNING_BYTES or few_inodes:
+        level = "warning"
+    way_out = "make room, e.g. with `swamp run prune`; a server goes on by itself then"
+    return Finding(level, "disk", text, None if level == "ok" else way_out)
+
+
+def permissions(layout: Layout) -> Iterator[Finding]:
+    """Whether the server could write, and whether others could read what is private."""
+    kinds = [path for kind in KINDS for path in (layout.observed(kind), layout.desired(kind))]
+    private = [layout.private, layout.events, layout.logs, layout.data]
+    folders = [layout.root, layout.history, *kinds, *private]
+    closed = [one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)]
+    for path in closed:
+        yield Finding(
+            "error",
+            "permissions",
+            f"{layout.shown(path) if path != layout.root else path} cannot be written",
+            "let the user of `swamp serve` write it, or mount it writable; reading works",
+        )
+    for path in (layout.private, layout.key):
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            mode = "700" if path.is_dir() else "600"
+            yield Finding(
+                "error" if path == layout.key else "warning",
+                "permissions",
+                f"{layout.shown(path)} is open to others",
+                f"chmod {mode} {layout.shown(path)}",
+            )
+    if not closed:
+        yield Finding("ok", "permissions", f"{len(folders)} folders can be written")
+
+
+def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
+    """Who holds the repository; `answers`: whether somebody does on its socket."""
+    holder = lock_holder(layout)
+    if holder is None or not holder.held:
+        before = f"; pid {holder.pid}, which held it, was killed" if holder is not None else ""
+        yield Finding("ok", "lock", f"nobody holds the repository{before}")
+        if layout.socket.exists() and not answers:
+            left = f"{layout.shown(layout.socket)} was left by a server that was killed"
+            yield Finding("warning", "lock", left, "nothing: the next start replaces it")
+        return
+    since = f"{holder.since.astimezone():%Y-%m-%d %H:%M:%S}"
+    text = f"held by pid {holder.pid} since {since}: {' '.join(holder.command)}"
+    if answers:
+        yield Finding("ok", "lock", text)
+    else:
+        yield Finding(
+            "warning",
+            "lock",
+            f"{text}; it does not answer on {layout.shown(layout.socket)}",
+            "wait if it is only starting or stopping, else look at its log and end it",
+        )
+
+
+def _broken(path: Path) -> str | None:
+    try:
+        with closing(open_to_read(path)) as db:
+            rows = db.execute("PRAGMA integrity_check(5)").fetchall()
+    except sqlite3.Error as error:
+        return str(error)
+    found = [str(row[0]) for row in rows]
+    return None if found == ["ok"] else "; ".join(found)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _shown(size: int) -> str:
+    """A size for people: `512 KB`, `3.1 MB`, `12.0 GB`."""
+    if size < _MB:
+        return f"{size // 1024} KB"
+    return f"{size / _MB:.1f} MB" if size < 1024 * _MB else f"{size / (1024 * _MB):.1f} GB"

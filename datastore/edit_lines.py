@@ -1,0 +1,66 @@
+"""What people are told about their edits of files: one line each, few lines for many files.
+
+Pure functions over what a look at the files found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from datastore.desired import DesiredFile
+from datastore.observed import RescanReport
+from datastore.record import Record
+
+LINES_MOST = 3
+"""So many files are named one by one; more are counted."""
+
+_END_FIELDS = {"tokens": "revoked", "pending": "cancel", "leases": "cancel", "runs": "cancel"}
+"""By kind the field of the spec that ends a record."""
+
+
+def after_the_end(record: Record[Any, Any], file: DesiredFile, shown: str) -> str | None:
+    """What to say of a desired file that cannot undo what is final; None where all is well."""
+    field = _END_FIELDS.get(record.kind.folder)
+    if field is None or not file.digest:
+        return None
+    says_end = file.spec.get(field) is True
+    said_end = getattr(record.spec, field)
+    what = f"{record.kind.title} '{record.name}'"
+    if said_end and not says_end:
+        return f"{shown}: '{field}' of {what} cannot be taken back, ends are final"
+    over = not record.live and not record.kind.moves.get(record.state)
+    if over and not said_end:
+        return f"{shown} changes nothing: {what} is {record.state}, ends are final"
+    return None
+
+
+def put_back_lines(report: RescanReport) -> list[str]:
+    """What was done about edits in `observed/`."""
+    return [
+        *lines(
+            [f"{path} was edited and is put back: {_where(path)}" for path in report.put_back],
+            f"{len(report.put_back)} files in observed/ were edited and are put back",
+        ),
+        *lines(
+            [f"{path} was removed and is there again: {_where(path)}" for path in report.restored],
+            f"{len(report.restored)} files in observed/ were removed and are there again",
+        ),
+        *lines(
+            [f"{path} was not written by the server and is ignored" for path in report.unknown],
+            f"{len(report.unknown)} files in observed/ were not written by the server",
+        ),
+    ]
+
+
+def lines(each: Sequence[str], many: str) -> list[str]:
+    """The lines, or where there are too many of them one with the first as an example."""
+    return list(each) if len(each) <= LINES_MOST else [f"{many}; one of them: {each[0]}"]
+
+
+def _where(path: str) -> str:
+    found = PurePosixPath(path)
+    if found.parent.name == "steps":
+        return "cancel a step by its run in datastore/desired/runs/"
+    return f"what is asked of it goes into datastore/desired/{found.parent.name}/{found.name}"

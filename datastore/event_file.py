@@ -1,0 +1,95 @@
+"""The file of a run's event log: line n is event n, each line one JSON object. Blocking."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+READ_EVENTS = 1_000
+"""Events handed to a reader at once."""
+
+LAST_KIND = "run_completed"
+LAST_LINE_BYTES = 1 << 16
+"""Where the last event is looked for; one that is longer is told again, which changes nothing."""
+
+LOST_KIND = "lost"
+"""Stands for an event that was removed from a log and is in memory no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeLog:
+    """A log to write anew: its last lines, and how many before them are in memory no more."""
+
+    lost: int
+    keys: tuple[str, ...]
+    lines: tuple[bytes, ...]
+
+    def data(self, run: str) -> bytes:
+        """Line n is event n; lost ones keep their number, and the keys that were published."""
+        keys = self.keys + ("",) * self.lost
+        fillers = (
+            line_of({"seq": seq, "kind": LOST_KIND, "run": run, "key": key})
+            for seq, key in zip(range(1, self.lost + 1), keys, strict=False)
+        )
+        return b"".join((*fillers, *self.lines))
+
+
+def read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
+    """Up to READ_EVENTS whole lines from a byte offset, the first `skip` passed over."""
+    lines: list[bytes] = []
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                offset += len(line)
+                if skip:
+                    skip -= 1
+                    continue
+                lines.append(line)
+                if len(lines) == READ_EVENTS:
+                    break
+    except FileNotFoundError:
+        return [], offset
+    return lines, offset
+
+
+def line_of(event: dict[str, Any]) -> bytes:
+    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace") + b"\n"
+
+
+def begins_at_1(path: Path) -> bool:
+    """Whether the log is there from its first event: one that was removed begins later."""
+    first = b'{"seq":1,'
+    try:
+        with path.open("rb") as file:
+            return file.read(len(first)) == first
+    except OSError:
+        return False
+
+
+def is_complete(path: Path) -> bool:
+    """Whether the last line is the run's last event; looks at the end of the file only."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return False
+    event = parse_line(lines[-1]) if lines else None
+    return event is not None and event.get("kind") == LAST_KIND
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None

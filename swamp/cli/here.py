@@ -1,0 +1,41 @@
+"""A run in this very process, for a repository that no server holds.
+
+There is nobody to leave the run to: Ctrl-C or SIGTERM cancels it, a second one stops at once.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from swamp.cli.console import Console
+from swamp.cli.follow import OnInterrupt, Watch, follow
+
+if TYPE_CHECKING:
+    from swamp.cli.run_lines import RunLines
+
+
+def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None:
+    """Run what `request` asks for, and show it to its end; ends the command as `follow` does.
+
+    RepositoryLocked when somebody holds the repository after all.
+    """
+    from swamp.cli.settings import kept
+    from swamp.client import Client
+    from swamp.serve.own_run import OwnRun
+
+    layout = console.layout()
+    console.detail("no server runs here: the run is this command's own")
+    with OwnRun(layout, request, kept(layout)) as own:
+        console.detail(f"run {own.id}")
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
+            follow(console, watch, lines)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

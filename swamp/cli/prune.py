@@ -1,0 +1,91 @@
+"""`swamp run prune`: finished runs give up their records now, by the server or without one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swamp.cli.command import Help, command
+from swamp.cli.console import Console
+from swamp.cli.options import optional_seconds
+
+if TYPE_CHECKING:
+    from controllers.retention import Keep
+    from datastore.layout import Layout
+    from datastore.store import Store
+
+_HELP = Help(
+    "Remove the records and events of finished runs.\n\n"
+    "Their stories stay in datastore/history/. Live runs are never touched. Without an option it "
+    "keeps what the settings say (retention in .swamp.yaml; 500 runs if nothing is set).",
+    ("swamp run prune --keep 100", "swamp run prune --older-than 7d --dry-run"),
+)
+
+
+def prune(
+    console: Console,
+    keep: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep the N runs that ended last.")
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Remove what ended longer ago than this."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say which runs would go.")
+    ] = False,
+) -> None:
+    from controllers.retention import Keep
+    from swamp.cli.settings import kept
+    from swamp.client import local_client
+
+    for_s = optional_seconds("--older-than", older_than)
+    layout = console.layout()
+    wanted = kept(layout) if keep is None and for_s is None else Keep(keep, for_s)
+    client = local_client(layout)
+    if client is None:
+        document = _prune_here(layout, wanted, dry_run=dry_run)
+    else:
+        body = {"keepRuns": wanted.runs, "keepForS": wanted.for_s, "dryRun": dry_run}
+        document = client.post("/api/v1/runs/prune", body)
+    console.show(document, _lines(document))
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add `prune` to a group of commands."""
+    command(parent, "prune", _HELP)(prune)
+
+
+def _prune_here(layout: Layout, keep: Keep, *, dry_run: bool) -> dict[str, Any]:
+    import asyncio
+
+    from swamp.cli.locked_store import with_store
+
+    async def act(store: Store) -> dict[str, Any]:
+        from controllers.retention import Retention
+        from datastore.clock import SystemClock
+        from datastore.events import EventLog
+
+        clock = SystemClock()
+        events = EventLog(layout.events, clock, store.after_barrier)
+        try:
+            retention = Retention(store, clock, keep, events.forget)
+            due = await retention.due(keep)
+            if not dry_run:
+                await retention.remove(due)
+                await store.barrier()
+        finally:
+            await asyncio.to_thread(events.close)
+        return {"pruned": due, "dryRun": dry_run}
+
+    return asyncio.run(with_store(layout, act))
+
+
+def _lines(document: dict[str, Any]) -> list[str]:
+    runs = document["pruned"]
+    if not runs:
+        return ["No run is due."]
+    verb = "Would remove" if document["dryRun"] else "Removed"
+    count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+    return [*runs, f"{verb} the records of {count}; the stories stay in datastore/history/"]

@@ -1,0 +1,132 @@
+"""How the API answers: after the store's barrier, errors as one line and a code.
+
+While the disk refuses the journal, a question is answered all the same: the header `Swamp-Degraded`
+says that the answer may show more than is on disk. A change is answered 503.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+
+from datastore.definitions.inputs import InputError
+from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError
+from datastore.store import Store
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+BARRIER_WITHIN_S = 10.0
+LOOK_EVERY_S = 0.1
+"""How often an answer that waits for the disk looks whether the disk is in trouble."""
+
+DEGRADED_HEADER = "Swamp-Degraded"
+
+ADMIN = web.AppKey("admin", bool)
+"""Whether the application is served on the repository's own socket."""
+
+_STATUS: tuple[tuple[type[SwampError], int, str], ...] = (
+    (NotFound, 404, "not_found"),
+    (AlreadyExists, 409, "exists"),
+    (InputError, 422, "input_invalid"),
+    (InvalidFile, 422, "invalid_file"),
+    (Degraded, 503, "degraded"),
+    (SwampError, 400, "bad_request"),
+)
+
+
+class ApiError(SwampError):
+    """An error with its HTTP status and code."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+async def told(store: Store, body: Any) -> web.Response:
+    """The answer to a question: marked, not held up, while the disk refuses writes."""
+    trouble = await _trouble_before_barrier(store)
+    headers = None if trouble is None else {DEGRADED_HEADER: " ".join(trouble.split())}
+    return web.json_response(body, headers=headers)
+
+
+async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:
+    """The answer to a change, once that is on disk; Degraded while it is not."""
+    trouble = await _trouble_before_barrier(store)
+    if trouble is not None:
+        raise Degraded(f"noted, and in force once the disk takes writes again: {trouble}")
+    return web.json_response(body, status=status)
+
+
+def refuse_if_degraded(store: Store) -> None:
+    """Degraded while the disk refuses the journal: nothing new is taken on then."""
+    if store.trouble is not None:
+        raise Degraded(f"nothing new is taken on: {store.trouble}")
+
+
+async def _trouble_before_barrier(store: Store) -> str | None:
+    """None once everything that memory shows is on disk, else why it is not."""
+    durable = asyncio.Event()
+    store.after_barrier(durable.set)
+    waited_s = 0.0
+    while not durable.is_set():
+        if store.trouble is not None:
+            return store.trouble
+        if waited_s >= BARRIER_WITHIN_S:
+            return "the disk did not answer in time"
+        try:
+            async with asyncio.timeout(LOOK_EVERY_S):
+                await durable.wait()
+        except TimeoutError:
+            waited_s += LOOK_EVERY_S
+    return None
+
+
+def admin(handler: Handler) -> Handler:
+    """Serve the handler on the repository's own socket alone."""
+
+    async def guarded(request: web.Request) -> web.StreamResponse:
+        if not request.app.get(ADMIN, False):
+            raise ApiError(403, "forbidden", "this is administered in the repository: run it there")
+        return await handler(request)
+
+    return guarded
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """One line and a code for whatever went wrong; a page of another site gets nothing."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
+        return _error(403, "forbidden", f"requests of pages from {origin} are not served")
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _error(error.status, error.code, str(error))
+    except SwampError as error:
+        status, code = next((s, c) for kind, s, c in _STATUS if isinstance(error, kind))
+        return _error(status, code, str(error))
+    except web.HTTPException as error:
+        return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
+
+
+def _error(status: int, code: str, message: str) -> web.Response:
+    return web.json_response({"error": message, "code": code}, status=status)
+
+
+async def body_of(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:
+    """The request's JSON object, with these fields of these types in it."""
+    try:
+        body = json.loads(await request.read() or b"{}")
+    except ValueError:
+        raise ApiError(400, "bad_request", "the body must be a JSON object") from None
+    if not isinstance(body, dict):
+        raise ApiError(400, "bad_request", "the body must be a JSON object")
+    for field, kind in fields.items():
+        if not isinstance(body.get(field), kind) or isinstance(body.get(field), bool):
+            raise ApiError(400, "bad_request", f"the body needs '{field}'")
+    return body

@@ -1,0 +1,32 @@
+"""What the HTTP API tells about and acts on: the parts of a running orchestrator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controllers.manager import Manager
+from datastore.clock import Clock
+from datastore.definitions.catalog import Catalog
+from datastore.errors import InvalidFile
+from datastore.events import EventLog
+from datastore.layout import Layout
+from datastore.store import Store
+
+
+@dataclass(frozen=True)
+class Served:
+    """Handed to whoever answers requests."""
+
+    layout: Layout
+    store: Store
+    clock: Clock
+    manager: Manager
+    events: EventLog
+    catalog: Catalog
+    new_run: Callable[[], str]
+    problems: Callable[[], list[InvalidFile]]
+    files_trouble: Callable[[], str | None] = lambda: None
+    """Why files cannot follow the journal just now; nothing is refused for that."""
+    only_run: str | None = None
+    """The one run of a process that takes on no other."""
