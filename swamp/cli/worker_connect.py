@@ -12,6 +12,7 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
+from swamp.cli.hidden_argument import hide
 from swamp.cli.durations import show_duration
 from swamp.cli.options import optional_seconds
 
@@ -109,6 +110,7 @@ def connect(
         raise typer.BadParameter("no server: give its URL or set SWAMP_ORCHESTRATOR_URL")
     if not token:
         raise typer.BadParameter("no token: give --token or set SWAMP_WORKER_TOKEN")
+    hide(token)
     from swamp.worker.options import BadUrl, WorkerOptions, socket_url
 
     try:

@@ -126,6 +126,10 @@ class Worker:
                 self._attempt += 1
                 self._report("connecting", url=self._options.url, attempt=self._attempt)
                 reason, delay_s = await self._one_socket(http)
+                if self._over.is_set():
+                    # The socket was lost at the very moment of the end: its error came instead of
+                    # our cancellation.
+                    return
                 if delay_s is None:
                     self._abandon_all(EXIT_REFUSED, reason)
                     return

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from harness import Repo, alive_with
@@ -144,3 +145,22 @@ def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo) -> None:
     assert view["status"] == "failed"
     assert "orchestrator restart" in view["jobs"][0]["steps"][0]["error"]
     repo.until(lambda: not alive_with(f"SWAMP_DISPATCH={run_id}"), "the end of its process")
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_worker_and_its_server_told_to_stop_at_once_both_end(repo: Repo, attempt: int) -> None:
+    """Regression: the lost socket's error took the place of the worker's own end."""
+    server = repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker")
+    worker.process.terminate()
+    server.process.terminate()
+    assert (worker.wait(), server.wait()) == (0, 0)
+
+
+def test_the_process_list_never_shows_a_token(repo: Repo) -> None:
+    repo.serve()
+    worker = repo.worker("w1")
+    secret = (repo.base / "w1.token").read_text().partition(".")[2]
+    shown = (Path("/proc") / str(worker.process.pid) / "cmdline").read_bytes()
+    assert b"--token" in shown
+    assert secret.encode() not in shown

@@ -17,10 +17,10 @@ from sim.world import World
 from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
 
 IDLE_SLOT_S = 1.5
-"""How long a slot may stay free beside a step that could use it: a refusal counts for a second."""
+"""How long a slot may stay free beside a step that could use it."""
 
 IDLE_SLOT_LATE_S = 6.0
-"""The same when changes are told up to two seconds late, one after the other."""
+"""The same when changes are told up to two seconds late, or workers refuse without a reason."""
 
 IDLE_SLOT_AFTER_LOSS_S = 33.0
 """The same when some are never told: until the next resync, and a little."""
@@ -37,7 +37,8 @@ class Watchman:
     def __init__(self, world: World) -> None:
         self._world = world
         self._could_run_since: dict[str, float] = {}
-        self._idle_slot_s = IDLE_SLOT_LATE_S if world.rates.late else IDLE_SLOT_S
+        slow = world.rates.late or world.rates.busy_by_mistake
+        self._idle_slot_s = IDLE_SLOT_LATE_S if slow else IDLE_SLOT_S
         if world.rates.lost:
             self._idle_slot_s = IDLE_SLOT_AFTER_LOSS_S
         self.capacity: dict[str, int] = {}

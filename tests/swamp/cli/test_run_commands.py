@@ -82,8 +82,8 @@ def test_json_prints_the_final_run_alone_and_quiet_its_end_alone(scripted: Any, 
     )
 
 
-def test_without_a_server_the_way_out_is_named(repo: Layout, swamp: Any) -> None:
-    result = swamp("workflow", "run", "w")
+def test_without_a_server_watching_names_the_way_out(repo: Layout, swamp: Any) -> None:
+    result = swamp("run", "watch", "0193a1")
     assert result.code == 1
     assert result.err == (
         "Error: no server is running here: start `swamp serve`, or name one with --server URL\n"
