@@ -31,6 +31,7 @@ from datastore.kinds import (
     PendingStatus,
     Worker,
 )
+from datastore.kinds.dispatch import run_of
 from datastore.record import Record
 from datastore.store import Store
 
@@ -49,7 +50,7 @@ class Scheduler:
         self._store = store
         self._clock = clock
         self._new_uid = new_uid
-        self._room = WaitingRoom()
+        self._room = WaitingRoom(self._load_of_run)
         self._awake: set[str] = set()
         self._since: dict[str, float] = {}
         self._refused_until: dict[str, float] = {}
@@ -78,6 +79,7 @@ class Scheduler:
         self._wake_for(name)
 
     def _lease_changed(self, name: str) -> None:
+        self._room.load_changed(run_of(name))
         lease = self._store.find(LEASES, name)
         if lease is None or lease.status is None or lease.live:
             return
@@ -115,7 +117,7 @@ class Scheduler:
             self._end(pending, "cancelled", now_s - since, "cancelled")
             return None
         fresh = name not in self._room
-        wanted = self._room.add(pending)
+        wanted = self._room.add(pending, since - pending.spec.waited_before_s)
         if fresh or pending.status is None:
             self._awake.add(wanted)
             self.place()
@@ -180,13 +182,14 @@ class Scheduler:
 
         One plain pass: what it reads, it decides and commits before anything else runs.
         """
+        now_s = asyncio.get_running_loop().time()
         heads: list[tuple[Rank, str, str]] = []
         for key in sorted(self._awake):
             self._push_head(heads, key)
         self._awake.clear()
         while heads:
             rank, key, name = heapq.heappop(heads)
-            head = self._room.head(key, self._load_of_run)
+            head = self._room.head(key, now_s)
             if head is None:
                 continue
             if head != (rank, name):
@@ -204,7 +207,7 @@ class Scheduler:
             self._push_head(heads, key)
 
     def _push_head(self, heads: list[tuple[Rank, str, str]], key: str) -> None:
-        head = self._room.head(key, self._load_of_run)
+        head = self._room.head(key, asyncio.get_running_loop().time())
         if head is not None:
             heapq.heappush(heads, (head[0], key, head[1]))
 
@@ -271,3 +274,4 @@ class Scheduler:
         )
         self._room.remove(pending.name)
         self._store.commit([lease, pending.with_status(ended)])
+        self._room.load_changed(spec.run)

@@ -1,8 +1,15 @@
 """Dispatches that wait, held by requirement, in the order in which they deserve a slot. Pure.
 
-Inside a requirement: priority (1 is most urgent), then the run with the fewest live leases (so that
-a fan-out of 10,000 does not starve a run of one), then first come first served. The same rank
-compares the heads of different requirements that compete for one worker.
+The order: priority first (1 is most urgent; a dispatch becomes one step more urgent for each five
+minutes waited), then the run with the fewest live leases (so that a fan-out of 10,000 does not
+starve a run of one; who has waited for five minutes no longer stands back for that), then whose
+waiting began first. The same rank compares the heads of different requirements that compete for
+one worker.
+
+A requirement has a shelf per priority, a shelf a lane per run, a lane its dispatches. Each shelf
+keeps two heaps of lane heads, by load and by age, whose entries are checked when they come up
+instead of being removed when they grow old: a decision costs the logarithm of the number of runs,
+however many dispatches wait.
 """
 
 from __future__ import annotations
@@ -11,11 +18,18 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 
 from datastore.kinds import Pending, Placement
 
-Rank = tuple[int, int, int]
-"""Priority, live leases of the run, order of arrival: the smallest goes first."""
+MORE_URGENT_EVERY_S = 300.0
+
+STALE_MOST = 256
+"""Entries of a heap that may have grown old before it is built anew."""
+
+Rank = tuple[int, int, float, int]
+"""Priority with its age counted in, live leases of the run (0 once it has aged), since when it
+waits in seconds, order of arrival: smallest first."""
 
 
 def requirement_key(placement: Placement) -> str:
@@ -23,11 +37,71 @@ def requirement_key(placement: Placement) -> str:
     return placement.model_dump_json()
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Entry:
+    """A waiting dispatch. `since_s` is when its waiting began, all episodes counted."""
+
+    since_s: float
+    order: int
+    name: str
+
+
 @dataclass
 class _Lane:
-    """The waiting dispatches of one run at one priority, in order of arrival."""
+    """The waiting dispatches of one run at one priority, the longest waiting first."""
 
-    names: deque[tuple[int, str]] = field(default_factory=deque)
+    run: str
+    load: int
+    entries: deque[_Entry] = field(default_factory=deque)
+
+
+@dataclass
+class _Shelf:
+    """The lanes of one requirement at one priority."""
+
+    priority: int
+    lanes: dict[str, _Lane] = field(default_factory=dict)
+    by_load: list[tuple[int, _Entry, str]] = field(default_factory=list)
+    by_age: list[tuple[_Entry, str]] = field(default_factory=list)
+
+    def show(self, lane: _Lane) -> None:
+        """The lane's head or load is new: put it where it will be found."""
+        if len(self.by_load) > 2 * len(self.lanes) + STALE_MOST:
+            self._rebuild()
+        head = lane.entries[0]
+        heappush(self.by_load, (lane.load, head, lane.run))
+        heappush(self.by_age, (head, lane.run))
+
+    def _rebuild(self) -> None:
+        """Forget the entries that have grown old."""
+        self.by_load = [(one.load, one.entries[0], run) for run, one in self.lanes.items()]
+        self.by_age = [(one.entries[0], run) for run, one in self.lanes.items()]
+        heapify(self.by_load)
+        heapify(self.by_age)
+
+    def heads(self) -> Iterator[_Lane]:
+        """The lanes whose heads may go first: the one with the least load, and the oldest."""
+        while self.by_load:
+            load, head, run = self.by_load[0]
+            lane = self.lanes.get(run)
+            if lane is not None and lane.load == load and lane.entries[0] == head:
+                yield lane
+                break
+            heappop(self.by_load)
+        while self.by_age:
+            head, run = self.by_age[0]
+            lane = self.lanes.get(run)
+            if lane is not None and lane.entries[0] == head:
+                yield lane
+                break
+            heappop(self.by_age)
+
+    def rank(self, lane: _Lane, now_s: float) -> Rank:
+        """The rank of the lane's head."""
+        head = lane.entries[0]
+        older = int(max(0.0, now_s - head.since_s) / MORE_URGENT_EVERY_S)
+        load = 0 if older else lane.load
+        return max(1, self.priority - older), load, head.since_s, head.order
 
 
 @dataclass
@@ -35,38 +109,27 @@ class Group:
     """All waiting dispatches of one requirement."""
 
     placement: Placement
-    lanes: dict[tuple[int, str], _Lane] = field(default_factory=dict)
-
-    def head(self, load_of_run: Callable[[str], int], gone: set[str]) -> tuple[Rank, str] | None:
-        """The dispatch that goes first, skipping names in `gone`."""
-        best: tuple[Rank, str] | None = None
-        for (priority, run), lane in list(self.lanes.items()):
-            while lane.names and lane.names[0][1] in gone:
-                gone.discard(lane.names.popleft()[1])
-            if not lane.names:
-                del self.lanes[priority, run]
-                continue
-            order, name = lane.names[0]
-            rank = (priority, load_of_run(run), order)
-            if best is None or rank < best[0]:
-                best = rank, name
-        return best
+    shelves: dict[int, _Shelf] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     group: str
-    lane: tuple[int, str]
-    order: int
+    priority: int
+    run: str
+    entry: _Entry
 
 
 class WaitingRoom:
     """Every dispatch that the scheduler has to place."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_of_run: Callable[[str], int]) -> None:
+        """`load_of_run` answers the number of a run's live leases."""
         self.groups: dict[str, Group] = {}
+        self._load_of_run = load_of_run
         self._places: dict[str, _Place] = {}
-        self._gone: set[str] = set()
+        self._lanes_of_run: dict[str, dict[tuple[str, int], None]] = {}
+        self._gone: set[int] = set()
         self._arrivals = 0
 
     def __contains__(self, name: str) -> bool:
@@ -75,20 +138,21 @@ class WaitingRoom:
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, pending: Pending) -> str:
+    def add(self, pending: Pending, since_s: float) -> str:
         """Take a dispatch in; answers the key of its requirement. Again after a new priority."""
-        lane_key = (pending.spec.priority, pending.spec.run)
+        spec = pending.spec
         place = self._places.get(pending.name)
         if place is not None:
-            if place.lane != lane_key:
-                self._change_lane(pending.name, place, lane_key)
+            if place.priority != spec.priority:
+                self._change_shelf(pending.name, place, spec.priority)
             return place.group
-        key = requirement_key(pending.spec.placement)
-        group = self.groups.setdefault(key, Group(pending.spec.placement))
+        key = requirement_key(spec.placement)
+        self.groups.setdefault(key, Group(spec.placement))
         self._arrivals += 1
-        self._gone.discard(pending.name)
-        group.lanes.setdefault(lane_key, _Lane()).names.append((self._arrivals, pending.name))
-        self._places[pending.name] = _Place(key, lane_key, self._arrivals)
+        entry = _Entry(since_s, self._arrivals, pending.name)
+        place = _Place(key, spec.priority, spec.run, entry)
+        self._places[pending.name] = place
+        self._put(place)
         return key
 
     def remove(self, name: str) -> None:
@@ -96,41 +160,99 @@ class WaitingRoom:
         place = self._places.pop(name, None)
         if place is None:
             return
-        group = self.groups[place.group]
-        lane = group.lanes.get(place.lane)
-        if lane is not None and lane.names and lane.names[0][1] == name:
-            lane.names.popleft()
-        else:
-            self._gone.add(name)
-        if lane is not None and not lane.names:
-            del group.lanes[place.lane]
-        if not group.lanes:
-            del self.groups[place.group]
+        self._gone.add(place.entry.order)
+        self._tidy(place)
 
-    def group_of(self, name: str) -> Group | None:
-        """The requirement under which a dispatch waits."""
-        place = self._places.get(name)
-        return None if place is None else self.groups.get(place.group)
+    def load_changed(self, run: str) -> None:
+        """A lease of the run was made or ended."""
+        for key, priority in self._lanes_of_run.get(run, ()):
+            shelf = self.groups[key].shelves[priority]
+            lane = shelf.lanes[run]
+            load = self._load_of_run(run)
+            if load != lane.load:
+                lane.load = load
+                shelf.show(lane)
 
-    def head(self, key: str, load_of_run: Callable[[str], int]) -> tuple[Rank, str] | None:
+    def head(self, key: str, now_s: float) -> tuple[Rank, str] | None:
         """The dispatch of that requirement that goes first, None when it has none left."""
         group = self.groups.get(key)
         if group is None:
             return None
-        head = group.head(load_of_run, self._gone)
-        if head is None:
-            del self.groups[key]
-        return head
+        best: tuple[Rank, str] | None = None
+        for shelf in group.shelves.values():
+            for lane in shelf.heads():
+                found = shelf.rank(lane, now_s), lane.entries[0].name
+                if best is None or found < best:
+                    best = found
+        return best
+
+    def first(self, key: str, most: int) -> list[str]:
+        """Some dispatches of that requirement that are near the front, for telling people."""
+        group = self.groups.get(key)
+        found: list[str] = []
+        for priority in sorted(group.shelves) if group is not None else ():
+            for lane in list(group.shelves[priority].lanes.values()) if group else ():
+                found += [entry.name for entry in list(lane.entries)[: most - len(found)]]
+                if len(found) >= most:
+                    return found
+        return found
+
+    def key_of(self, name: str) -> str | None:
+        """The requirement under which a dispatch waits."""
+        place = self._places.get(name)
+        return None if place is None else place.group
 
     def names(self) -> Iterator[str]:
         """Everything that waits, in no order."""
         return iter(list(self._places))
 
-    def _change_lane(self, name: str, place: _Place, lane_key: tuple[int, str]) -> None:
-        """Move to another lane now, at the place that the order of arrival gives it there."""
-        lanes = self.groups[place.group].lanes
-        lanes[place.lane].names.remove((place.order, name))
-        if not lanes[place.lane].names:
-            del lanes[place.lane]
-        insort(lanes.setdefault(lane_key, _Lane()).names, (place.order, name))
-        self._places[name] = replace(place, lane=lane_key)
+    # -- lanes -----------------------------------------------------------------------------------
+
+    def _put(self, place: _Place) -> None:
+        shelves = self.groups[place.group].shelves
+        shelf = shelves.setdefault(place.priority, _Shelf(place.priority))
+        lane = shelf.lanes.get(place.run)
+        if lane is None:
+            lane = shelf.lanes[place.run] = _Lane(place.run, self._load_of_run(place.run))
+            lanes = self._lanes_of_run.setdefault(place.run, {})
+            lanes[place.group, place.priority] = None
+        old_head = lane.entries[0] if lane.entries else None
+        insort(lane.entries, place.entry)
+        if lane.entries[0] != old_head:
+            shelf.show(lane)
+
+    def _tidy(self, place: _Place) -> None:
+        """Drop what is gone from the front of a lane, and the lane once it is empty."""
+        group = self.groups[place.group]
+        shelf = group.shelves[place.priority]
+        lane = shelf.lanes[place.run]
+        old_head = lane.entries[0]
+        while lane.entries and lane.entries[0].order in self._gone:
+            self._gone.discard(lane.entries.popleft().order)
+        if lane.entries:
+            if lane.entries[0] != old_head:
+                shelf.show(lane)
+            return
+        del shelf.lanes[place.run]
+        lanes = self._lanes_of_run[place.run]
+        del lanes[place.group, place.priority]
+        if not lanes:
+            del self._lanes_of_run[place.run]
+        if not shelf.lanes:
+            del group.shelves[place.priority]
+        if not group.shelves:
+            del self.groups[place.group]
+
+    def _change_shelf(self, name: str, place: _Place, priority: int) -> None:
+        """Move to another priority, at the place that its waiting gives it there."""
+        lane = self.groups[place.group].shelves[place.priority].lanes[place.run]
+        moved = replace(place, priority=priority)
+        self._places[name] = moved
+        if lane.entries[0] == place.entry:
+            self._put(moved)
+            self._gone.add(place.entry.order)
+            self._tidy(place)
+            self._gone.discard(place.entry.order)
+        else:
+            lane.entries.remove(place.entry)
+            self._put(moved)
