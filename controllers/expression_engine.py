@@ -32,6 +32,9 @@ MAX_LIST_ITEMS = 4_000
 _LIST_BUILDER = re.compile(rf"(?<![\w.])((?:{'|'.join(ROOTS)})(?:\.{NAME})*)\.(map|filter)\s*\(")
 
 
+_BUILDS = re.compile(r"\.(?:map|filter)\s*\(")
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A compiled expression; `reads` holds per root the entries it names, None for all of them."""
@@ -134,7 +137,22 @@ def _holds_nul(value: Any) -> bool:
     return False
 
 
+def _longest_list(value: Any) -> int:
+    match value:
+        case list():
+            return max([len(value), *map(_longest_list, value)])
+        case dict():
+            return max([len(value), *map(_longest_list, value.values())])
+    return 0
+
+
 def _refuse_long_lists(program: Program, roots: Mapping[str, Any]) -> None:
+    if "data" in program.reads and _BUILDS.search(blanked(program.source)):
+        # Which list of an output is meant cannot be told from the text.
+        longest = _longest_list(roots["data"])
+        if longest > MAX_LIST_ITEMS:
+            limit = f"`map` and `filter` take at most {MAX_LIST_ITEMS:,} items"
+            raise failure(program.source, f"{limit}, the output holds {longest:,} in one list")
     for path, macro in program.builders:
         try:
             value = resolve(program.source, tuple(path.split(".")), roots)

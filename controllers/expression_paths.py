@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from controllers.expression_references import DataRef, as_written, is_vault_call, rewritten
 from datastore.errors import SwampError
 
-ROOTS = ("inputs", "self", "env", "run")
-LATER_ROOTS = ("model", "data", "file", "vault", "workers", "webhook", "workflowRunId")
+ROOTS = ("inputs", "self", "env", "run", "data")
+VAULT = "vault"
+LATER_ROOTS = ("model", "file", "workers", "webhook", "workflowRunId")
 """Known from the original system, but nothing here fills them yet."""
 
 MAX_SOURCE = 4_096
@@ -48,15 +50,20 @@ class ExpressionError(SwampError):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One `${{ … }}` of a text; `path` is None where it takes CEL to evaluate it."""
+    """One `${{ … }}` of a text; `path` is None where it takes CEL to evaluate it.
+
+    References to outputs are plain paths in `source`. `secret` ones are never evaluated.
+    """
 
     source: str
     path: Path | None
+    refs: tuple[DataRef, ...] = ()
+    secret: bool = False
 
 
 def failure(source: str, problem: str) -> ExpressionError:
     """The error for an expression, short enough to stay on one screen line or three."""
-    shown = " ".join(source.split())
+    shown = " ".join(as_written(source).split())
     shown = shown if len(shown) <= 80 else f"{shown[:79]}…"
     message = f"${{{{ {shown} }}}}: {problem}"
     return ExpressionError(message if len(message) <= MAX_MESSAGE else f"{message[:299]}…")
@@ -87,7 +94,10 @@ def blanked(source: str) -> str:
 
 def unknown_root(source: str, root: str) -> ExpressionError:
     """The error for a name that no expression can start with."""
-    available = ", ".join(ROOTS)
+    available = ", ".join((*ROOTS, VAULT))
+    if root == VAULT:
+        problem = "a secret stands alone: write ${{ vault.get('vault', 'key') }}, with literals"
+        return failure(source, problem)
     if root in LATER_ROOTS:
         problem = f"`{root}` is not available yet in this version; available: {available}"
         return failure(source, problem)
@@ -95,7 +105,8 @@ def unknown_root(source: str, root: str) -> ExpressionError:
     if hyphenated:
         problem = f'a name with a hyphen goes into brackets: ["{hyphenated[0]}"]'
         return failure(source, problem)
-    hint = "".join(f"did you mean `{close}`? " for close in get_close_matches(root, ROOTS, 1))
+    close = get_close_matches(root, ROOTS, 1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
     return failure(source, f"there is no `{root}`; {hint}available: {available}")
 
 
@@ -135,7 +146,17 @@ def _slot(source: str) -> Slot:
         raise failure(source, "the expression is empty")
     if len(source) > MAX_SOURCE:
         raise failure(source, f"it has {len(source):,} characters; the limit is {MAX_SOURCE:,}")
-    return Slot(source, _parse_path(source))
+    if is_vault_call(source):
+        return Slot(source, None, secret=True)
+    try:
+        source, refs = rewritten(source, blanked(source))
+    except ValueError as error:
+        raise failure(source, str(error)) from None
+    path = _parse_path(source)
+    if path is not None and path[0] == "data" and not refs:
+        problem = "`data` has latest('model', 'name') and version('model', 'name', 3)"
+        raise failure(source, problem)
+    return Slot(source, path, refs)
 
 
 def _parse_path(source: str) -> Path | None:

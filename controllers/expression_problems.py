@@ -10,12 +10,14 @@ from controllers.expression_paths import (
     LATER_ROOTS,
     NAME,
     ROOTS,
+    VAULT,
     ExpressionError,
     blanked,
     failure,
     resolve,
     unknown_root,
 )
+from controllers.expression_references import as_written
 
 _PROBLEM = re.compile(r"<input>:(-?\d+):(-?\d+): (.*)")
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
@@ -50,9 +52,11 @@ def compile_failure(source: str, report: str) -> ExpressionError:
         return failure(source, _stripped(report))
     unknown = [name for problem in problems if (name := _unknown_name(source, *problem))]
     if unknown:
-        later = (name for name in unknown if name in LATER_ROOTS)
+        later = (name for name in unknown if name in (*LATER_ROOTS, VAULT))
         return unknown_root(source, next(later, unknown[0]))
     line, column, text = problems[0]
+    before = source.split("\n")[line - 1][:column] if line > 0 else ""
+    column -= len(before) - len(as_written(before))
     where = f"character {column}" if line == 1 else f"line {line}, character {column}"
     return failure(source, f"{_readable(text)}, at {where}")
 

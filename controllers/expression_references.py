@@ -23,13 +23,8 @@ _DATA_CALL = re.compile(
 )
 DATA_USE = re.compile(r"(?<![\w.])data\s*\.\s*(?:latest|version)\s*\(")
 _REWRITTEN = re.compile(r"""data\["((?:latest|version)\([^"]*\))"\]""")
-SHIFT = 3
-"""By how many characters a rewritten reference is longer than what was written."""
-
 _VAULT_CALL = re.compile(rf"vault\.get\(\s*({_LITERAL})\s*,\s*({_LITERAL})\s*\)\Z")
-_SECRET = re.compile(
-    rf"\$\{{\{{\s*vault\.get\(\s*({_LITERAL})\s*,\s*({_LITERAL})\s*\)\s*\}}\}}"
-)
+_SECRET = re.compile(rf"\$\{{\{{\s*vault\.get\(\s*({_LITERAL})\s*,\s*({_LITERAL})\s*\)\s*\}}\}}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """`${{ … }}` in workflows and definitions: templates are read once and rendered against a scope.
 
 A string that is one whole expression keeps the type of its value; embedded ones become text. Plain
-paths are resolved here and now; everything else is CEL, which is blocking work: ask `needs_engine`
-and use a thread. Nothing here does I/O, and rendering the same value in the same scope gives the
-same result.
+paths are resolved here and now; everything else is CEL or reads outputs, which is blocking work: ask
+`needs_thread` and use one. What asks for a secret stays as it is, as a SecretText.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from controllers import expression_engine
 from controllers.expression_paths import (
     OPEN,
     ROOTS,
+    VAULT,
     ExpressionError,
     Slot,
     failure,
@@ -25,6 +25,14 @@ from controllers.expression_paths import (
     split,
     unknown_root,
 )
+from controllers.expression_references import (
+    DataRef,
+    ReadData,
+    SecretText,
+    asks_for_secret,
+    secret_count,
+)
+from datastore.errors import SwampError
 
 __all__ = [
     "ExpressionError",
@@ -33,12 +41,16 @@ __all__ = [
     "check",
     "compile_template",
     "is_expression",
-    "needs_engine",
+    "needs_thread",
     "render",
     "render_text",
 ]
 
 MAX_TEXT = expression_engine.MAX_TEXT
+
+
+def _no_outputs(ref: DataRef) -> Any:
+    raise ExpressionError("outputs cannot be read here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Scope:
     self_: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     run: Mapping[str, Any] = field(default_factory=dict)
+    read_data: ReadData = _no_outputs
 
     def with_self(self, item: Mapping[str, Any]) -> Scope:
         """The same scope around another `self`; costs nothing per entry of the other roots."""
@@ -56,7 +69,8 @@ class Scope:
 
     def roots(self) -> dict[str, Mapping[str, Any]]:
         """The mappings by the name that expressions use."""
-        return {"inputs": self.inputs, "self": self.self_, "env": self.env, "run": self.run}
+        roots = {"inputs": self.inputs, "self": self.self_, "env": self.env, "run": self.run}
+        return {**roots, "data": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,7 @@ class Template:
     roots: frozenset[str]
     """The roots that its expressions read."""
     plain: bool
-    """No expression, or only plain paths: rendering is a few look-ups."""
+    """No expression, or only plain paths: rendering is a few look-ups, unless it reads outputs."""
 
 
 @lru_cache(maxsize=1_024)
@@ -84,7 +98,7 @@ def render(value: Any, scope: Scope) -> Any:
     """A copy of `value`, every expression in its strings evaluated; keys stay as they are.
 
     Values that a plain path leads to are shared, not copied. Raises ExpressionError. Blocks while
-    CEL works, if `needs_engine(value)`.
+    CEL works or an output is read, if `needs_thread(value)`.
     """
     match value:
         case str():
@@ -100,9 +114,12 @@ def render_text(text: str, scope: Scope) -> str:
     """`text` rendered, also when it is one whole expression; raises ExpressionError."""
     if OPEN not in text:
         return text
-    roots = scope.roots()
-    parts = compile_template(text).parts
-    return _bounded(text, "".join(_text_of_part(part, roots) for part in parts))
+    pieces = [_text_of_part(part, scope) for part in compile_template(text).parts]
+    asked = sum(secret_count(piece) for piece in pieces if isinstance(piece, SecretText))
+    rendered = _bounded(text, "".join(pieces))
+    if secret_count(rendered) != asked:
+        raise _smuggled(text)
+    return SecretText(rendered) if asked else rendered
 
 
 def is_expression(text: str) -> bool:
@@ -111,10 +128,10 @@ def is_expression(text: str) -> bool:
     return len(parts) == 1 and isinstance(parts[0], Slot)
 
 
-def needs_engine(value: Any) -> bool:
+def needs_thread(value: Any) -> bool:
     """Whether any string inside `value` holds more than plain paths; cheap, compiles nothing."""
     return any(
-        slot.path is None
+        slot.path is None or slot.refs
         for _, text in _strings(value, "")
         for slot in _slots(_split_or_nothing(text))
     )
@@ -129,7 +146,7 @@ def check(value: Any, roots_allowed: Collection[str]) -> list[str]:
         except ExpressionError as error:
             problems.append(f"{where}{error}")
             continue
-        available = ", ".join(root for root in ROOTS if root in roots_allowed)
+        available = ", ".join(root for root in (*ROOTS, VAULT) if root in roots_allowed)
         problems += [
             f"{where}`{root}` is not available here; available: {available or 'nothing'}"
             for root in sorted(refused)
@@ -142,20 +159,39 @@ def _render_string(text: str, scope: Scope) -> Any:
         return text
     parts = compile_template(text).parts
     if len(parts) == 1 and isinstance(parts[0], Slot):
-        return _evaluate(parts[0], scope.roots())
+        return _evaluate(parts[0], scope)
     return render_text(text, scope)
 
 
-def _evaluate(slot: Slot, roots: Mapping[str, Mapping[str, Any]]) -> Any:
+def _evaluate(slot: Slot, scope: Scope) -> Any:
+    if slot.secret:
+        return SecretText(f"${{{{ {slot.source} }}}}")
+    value = _value(slot, scope)
+    if asks_for_secret(value):
+        raise _smuggled(slot.source)
+    return value
+
+
+def _value(slot: Slot, scope: Scope) -> Any:
+    roots = scope.roots()
+    try:
+        roots["data"] = {ref.key: scope.read_data(ref) for ref in slot.refs}
+    except SwampError as error:
+        raise failure(slot.source, str(error)) from None
     if slot.path is not None:
         return resolve(slot.source, slot.path, roots)
     return expression_engine.evaluate(slot.source, roots)
 
 
-def _text_of_part(part: str | Slot, roots: Mapping[str, Mapping[str, Any]]) -> str:
+def _smuggled(text: str) -> ExpressionError:
+    problem = "what is put in here asks for a secret; only workflows and models may, by themselves"
+    return ExpressionError(f"`{text[:80]}`: {problem}")
+
+
+def _text_of_part(part: str | Slot, scope: Scope) -> str:
     if isinstance(part, str):
         return part
-    match _evaluate(part, roots):
+    match _evaluate(part, scope):
         case None:
             raise failure(part.source, "evaluates to nothing (null), which has no text")
         case str(text):
@@ -172,6 +208,8 @@ def _bounded(template: str, text: str) -> str:
 
 
 def _roots_of(slot: Slot) -> frozenset[str]:
+    if slot.secret:
+        return frozenset({VAULT})
     if slot.path is None:
         return frozenset(expression_engine.compile_source(slot.source).reads)
     root = str(slot.path[0])

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from datastore.kinds import Call, Lease, Outcome, Pending
+from controllers.expression_references import DataRef
+from datastore.errors import NotFound
+from datastore.kinds import Call, Lease, Outcome, Pending, WrittenOutput
 
 R = TypeVar("R")
 Offload = Callable[[Callable[[], R]], Awaitable[R]]
@@ -62,6 +64,32 @@ class RunEvents(Protocol):
 
         A second event with the same key is dropped, so that telling again after a restart is safe.
         """
+
+
+class StepData(Protocol):
+    """What steps write and what they must not show."""
+
+    def written_by(self, dispatch: str) -> list[WrittenOutput]:
+        """The outputs of a dispatch, or of a step that runs on the orchestrator itself."""
+
+    def read(self, ref: DataRef) -> Any:
+        """The content of an output; SwampError says why there is none. Blocks."""
+
+    def check_secrets(self, call: Call) -> None:
+        """SwampError when the call asks for a secret that is not there. Blocks if it asks."""
+
+
+class NoData:
+    """Nothing is written, nothing can be read."""
+
+    def written_by(self, dispatch: str) -> list[WrittenOutput]:
+        return []
+
+    def read(self, ref: DataRef) -> Any:
+        raise NotFound(f"model '{ref.model}' has no output '{ref.name}'")
+
+    def check_secrets(self, call: Call) -> None:
+        pass
 
 
 LocalEnded = Callable[[str, Outcome], None]

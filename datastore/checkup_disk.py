@@ -18,6 +18,8 @@ from datastore.layout import Layout
 from datastore.lock import lock_holder
 from datastore.sqlite_file import open_to_read, wal_path
 
+SQLITE_VERSION = sqlite3.sqlite_version
+
 _MB = 1 << 20
 ROOM_ERROR_BYTES = 20 * _MB
 ROOM_WARNING_BYTES = 500 * _MB

@@ -55,6 +55,8 @@ class _RunLog:
     keys: set[str] = field(default_factory=set)
     output: dict[str, int] = field(default_factory=dict)
     """Pieces of output by dispatch: the highest number taken."""
+    stored: dict[str, int] = field(default_factory=dict)
+    """The same: the highest number in the file."""
     tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_EVENTS))
     on_disk: int = 0
     ended: bool = False
@@ -95,9 +97,15 @@ class EventLog:
         """Publish a piece of a dispatch's output, once; `written` is called either way."""
         log = self._log(run)
         if number <= log.output.get(dispatch, 0):
-            self._after_barrier(written)
+            # In line behind the first copy, which may not be in the file yet.
+            self._after_barrier(lambda: self._lines.put((run, b"", written)))
             return
         log.output[dispatch] = number
+
+        def stored() -> None:
+            log.stored[dispatch] = number
+            written()
+
         line = {
             "at": stamp(self._clock.now()),
             "kind": "output",
@@ -105,11 +113,11 @@ class EventLog:
             **event,
             "key": f"{dispatch}#{number}",
         }
-        self._after_barrier(lambda: self._publish(run, log, line, written))
+        self._after_barrier(lambda: self._publish(run, log, line, stored))
 
     def output_count(self, run: str, dispatch: str) -> int:
-        """How many pieces of a dispatch's output the log has."""
-        return self._log(run).output.get(dispatch, 0)
+        """How many pieces of a dispatch's output are in the file."""
+        return self._log(run).stored.get(dispatch, 0)
 
     def forget(self, run: str, gone: Callable[[], None]) -> None:
         """Remove the log of a finished run after the barrier; `gone` is called on the loop then."""
@@ -158,7 +166,7 @@ class EventLog:
             if isinstance(line, WholeLog):
                 by_run.pop(run, None)
                 self._write_anew(run, line)
-            elif line is not None:
+            elif line:
                 by_run.setdefault(run, []).append(line)
         for run, lines in by_run.items():
             data = b"".join(lines)
@@ -202,7 +210,7 @@ class EventLog:
             log = self._logs.get(run)
             if line is None:
                 self._logs.pop(run, None)
-            elif log is not None and isinstance(line, bytes):
+            elif log is not None and line and isinstance(line, bytes):
                 log.on_disk += 1
                 self._forget_if_over(run, log)
             if written is not None:
@@ -264,6 +272,7 @@ class EventLog:
                 dispatch, mark, number = key.rpartition("#")
                 if mark and event.get("kind") == "output":
                     log.output[dispatch] = max(log.output.get(dispatch, 0), int(number))
+                    log.stored[dispatch] = log.output[dispatch]
                 else:
                     log.keys.add(key)
                 log.ended = log.ended or event.get("kind") == LAST_KIND

@@ -73,6 +73,7 @@ def _step(step: Step, episodes: list[Pending], leases: dict[str, Lease]) -> dict
         shown["allowedFailure"] = status.allowed_failure or None
         shown["error"] = status.error
         shown |= _outcome(outcome) if outcome else {}
+        shown["outputs"] = [one.document() for one in status.outputs or ()]
     shown["episodes"] = [_episode(pending, leases.get(pending.name)) for pending in episodes]
     return _said(shown)
 

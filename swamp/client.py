@@ -28,6 +28,7 @@ RECONNECTS_MAX = 5
 SOCKET_WAIT_S = 2.0
 _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
+DEGRADED_HEADER = "Swamp-Degraded"
 _TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
 
 
@@ -94,6 +95,9 @@ def _connect_unix(connecting: socket.socket, path: Path) -> None:
 class Client:
     """Talks to one server. Every call has a connection of its own; nothing to close."""
 
+    degraded: str | None = None
+    """Why the last answer may show more than is on disk; None while the server's disk is well."""
+
     def __init__(self, server: str | Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """`server` is a URL (http, https, ws or wss), or the path of a socket.
 
@@ -141,6 +145,7 @@ class Client:
         connection = self._address.connection()
         try:
             response = self._ask(connection, method, path, body)
+            self.degraded = response.getheader(DEGRADED_HEADER)
             return _answer(response.status, response.read(), self._address.shown)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error

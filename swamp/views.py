@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from controllers.asked import desired_file
+from controllers.demand import Demand
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
 from datastore.kinds import Lease, Pending, Run, Step, Token, Worker
@@ -107,6 +108,27 @@ def _queued(pending: Pending, now: datetime) -> View:
             "desiredFile": desired_file(spec.desired),
         }
     )
+
+
+def demand_list(found: Iterable[Demand]) -> list[View]:
+    """Demand by requirement, in the order given."""
+    return [
+        known(
+            {
+                "requirement": one.requirement,
+                "waiting": one.waiting,
+                "blocked": one.blocked,
+                "unsatisfiable": one.unsatisfiable,
+                "running": one.running,
+                "freeSlots": one.free_slots,
+                "oldestAgeMs": round(one.oldest_s * 1000),
+                "soon": one.soon,
+                "reason": one.reason,
+                "reasonCode": one.reason_code,
+            }
+        )
+        for one in found
+    ]
 
 
 def token_list(tokens: Iterable[Token], workers: Iterable[Worker], now: datetime) -> list[View]:
@@ -339,6 +361,7 @@ def _step_record(step: Step) -> View:
         "episodes": status.episodes or None,
         "error": status.error,
         "allowedFailure": status.allowed_failure or None,
+        "outputs": [one.document() for one in status.outputs or ()] or None,
     }
     if spec.call is not None:
         view |= {"model": spec.call.model, "methodName": spec.call.method}

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
 
 from controllers.controller import Wait
-from controllers.expressions import ExpressionError, needs_engine
-from controllers.ports import LocalExecutor, Offload, RunEvents
+from controllers.expressions import ExpressionError, needs_thread
+from controllers.ports import LocalExecutor, NoData, Offload, RunEvents, StepData
 from controllers.run.edits import run_as_asked
 from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun, live_run
@@ -29,12 +30,14 @@ from controllers.run.plan import (
     StepPlan,
     copies,
     plan_step,
+    written_requirement,
 )
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.definitions.model import ModelDefinition, model_from_source
+from datastore.definitions.placement import placement_of
 from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import SwampError
 from datastore.history import build_story
@@ -81,6 +84,7 @@ class RunContext:
     """Raises SwampError for a call that no runner could execute."""
     defaults: Defaults = field(default_factory=Defaults)
     env: dict[str, str] = field(default_factory=dict)
+    data: StepData = field(default_factory=NoData)
     only_run: str | None = None
     """The one run that is made to go on; every other one is left to another process."""
 
@@ -96,7 +100,7 @@ class RunController:
         self._live: dict[str, LiveRun] = {}
         self._untold: set[str] = set()
         self._keeper = StepKeeper(
-            store, context.clock, context.events, context.executor, context.new_uid
+            store, context.clock, context.events, context.executor, context.new_uid, context.data
         )
         store.watch(RUNS, self.queue.add)
         store.watch(STEPS, self._step_changed)
@@ -179,6 +183,16 @@ class RunController:
         live = self._live.get(name)
         return None if live is None else live.totals().model_dump()
 
+    def upcoming(self) -> dict[str, int]:
+        """Steps of live runs that will ask for a worker, by requirement as far as it is known."""
+        found: Counter[str] = Counter()
+        for live in self._live.values():
+            for unit, copies_left in live.graph.upcoming():
+                template = placement_of(live.workflow, unit.job, unit.step)
+                if template.active:
+                    found[written_requirement(template)] += copies_left
+        return dict(found)
+
     # -- reconciling -----------------------------------------------------------------------------
 
     async def reconcile(self, name: str) -> Wait | None:
@@ -216,13 +230,16 @@ class RunController:
         except (SwampError, ValueError) as error:
             self._end_run(run, "failed", f"its workflow cannot be read: {error}", None)
             return None
-        live = self._live[run.name] = live_run(run, workflow, self._context.env)
+        live = self._live[run.name] = self._live_run(run, workflow)
         self._teller.run_started(live)
         live.cancelled = run.spec.cancel
         await self._catch_up(live, lambda key: self._keeper.known(live, key))
         if live.cancelled:
             live.graph.stop()
         return live
+
+    def _live_run(self, run: Run, workflow: Workflow) -> LiveRun:
+        return live_run(run, workflow, self._context.env, self._context.data.read)
 
     async def _catch_up(self, live: LiveRun, known: Callable[[StepKey], bool]) -> None:
         """Take on what an earlier process started, before anything is started or given up.
@@ -247,7 +264,7 @@ class RunController:
         """Complete the log of a finished run. Its workflow may be unreadable: then just the end."""
         self._untold.discard(run.name)
         with contextlib.suppress(SwampError, ValueError):
-            live = live_run(run, workflow_from_source(run.spec.definition), self._context.env)
+            live = self._live_run(run, workflow_from_source(run.spec.definition))
             self._teller.run_started(live)
             await self._catch_up(
                 live, lambda key: self._store.is_finished(STEPS, live.step_name(key))
@@ -286,7 +303,7 @@ class RunController:
         """Name the copies of a unit."""
         step = unit.step
         try:
-            if step.for_each is not None and needs_engine([step.for_each.values, step.name]):
+            if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
                 made = await self._context.offload(lambda: copies(step, live.scope))
             else:
                 made = copies(step, live.scope)
@@ -335,13 +352,15 @@ class RunController:
         copy = live.copies[key]
 
         def plan() -> StepPlan:
-            return plan_step(live.workflow, (job, step), copy, live.scope, context)
+            planned = plan_step(live.workflow, (job, step), copy, live.scope, context)
+            self._context.data.check_secrets(planned.call)
+            return planned
 
         named = step.task.model_id_or_name or ""
         sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
         layers = (step, job, live.workflow)
         placement = [[one.target, one.labels, one.platform] for one in layers]
-        if needs_engine([sources, placement]):
+        if "${{" in named or needs_thread([sources, placement]):
             planned: StepPlan = await self._context.offload(plan)
             return planned
         return plan()

@@ -259,6 +259,14 @@ class RunGraph:
         """The unit of a copy, or of a step that was never opened."""
         return self._unit_of.get(key) or self._units[key]
 
+    def upcoming(self) -> list[tuple[Unit, int]]:
+        """Units with copies that were not handed out yet, and how many; one if not opened."""
+        if self._stopped:
+            return []
+        ready = [(unit, len(unit.ready)) for unit in self._with_ready]
+        closed = [u for u in self._units.values() if u.state in ("blocked", "opening")]
+        return ready + [(unit, 1) for unit in closed]
+
     @property
     def never_started(self) -> int:
         """Copies that are ready or blocked; a unit that was not opened counts as one."""

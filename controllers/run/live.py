@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from controllers.expression_references import ReadData
 from controllers.expressions import Scope
 from controllers.run.graph import RunGraph, StepKey
 from controllers.run.plan import Copy, file_name
@@ -73,7 +74,9 @@ class LiveRun:
 _ENDS = ("succeeded", "failed", "skipped", "cancelled")
 
 
-def live_run(run: Run, workflow: Workflow, env: dict[str, str]) -> LiveRun:
+def live_run(
+    run: Run, workflow: Workflow, env: dict[str, str], read_data: ReadData
+) -> LiveRun:
     """The memory of a run at its first look."""
     started_at = run.status.started_at if run.status is not None else run.created_at
     about = {
@@ -86,7 +89,7 @@ def live_run(run: Run, workflow: Workflow, env: dict[str, str]) -> LiveRun:
     return LiveRun(
         run=run.name,
         workflow=workflow,
-        scope=Scope(inputs=run.spec.inputs, env=env, run=about),
+        scope=Scope(inputs=run.spec.inputs, env=env, run=about, read_data=read_data),
         started=parse_stamp(started_at),
         priority=run.spec.priority,
         graph=RunGraph(workflow),

@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from controllers.expression_references import SecretText
 from controllers.expressions import ExpressionError, Scope, render, render_text
-from controllers.requirement import describe
+from controllers.requirement import describe, requirement
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.placement import PlacementTemplate, placement_of, priority_of
 from datastore.definitions.schema import LabelValue
@@ -149,11 +150,22 @@ def plan_step(
     )
 
 
+def written_requirement(template: PlacementTemplate) -> str:
+    """The requirement of a step that was not planned yet; expressions stay as written."""
+    labels = {
+        key: rule if not isinstance(rule, dict) else NotIn.model_validate(rule)
+        for key, rule in template.labels.items()
+    }
+    return requirement(Placement(target=template.target, labels=labels, platform=template.platform))
+
+
 def _placement(template: PlacementTemplate, scope: Scope) -> Placement:
     """The placement with its expressions resolved; one that gives nothing is an error."""
 
     def text(value: str, what: str) -> str:
         resolved = render(value, scope)
+        if isinstance(resolved, SecretText):
+            raise PlanError(f"{what} '{value}' asks for a secret: a placement is no place for one")
         if not isinstance(resolved, str) or not resolved.strip():
             raise PlanError(
                 f"{what} '{value}' evaluates to nothing: a placement must name a worker"

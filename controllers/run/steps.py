@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
-from controllers.ports import LocalExecutor, RunEvents
+from controllers.ports import LocalExecutor, RunEvents, StepData
 from controllers.requirement import describe
 from controllers.run.edits import lease_as_asked, pending_as_asked, spec_as_asked
 from controllers.run.graph import StepKey
@@ -50,12 +50,14 @@ class StepKeeper:
         events: RunEvents,
         executor: LocalExecutor,
         new_uid: Callable[[], str],
+        data: StepData,
     ) -> None:
         self._store = store
         self._clock = clock
         self._events = events
         self._executor = executor
         self._new_uid = new_uid
+        self._data = data
         self._episodes: dict[str, int] = {}
 
     # -- looking ---------------------------------------------------------------------------------
@@ -371,6 +373,8 @@ class StepKeeper:
                 "error": error if state != "succeeded" else None,
                 "allowed_failure": allowed,
                 "outcome": outcome,
+                "outputs": self._data.written_by(lease.name if lease else live.step_name(key))
+                or None,
             }
         )
         if step is not None:

@@ -43,6 +43,7 @@ from datastore.kinds.run import (
     Step,
     StepSpec,
     StepStatus,
+    WrittenOutput,
 )
 from datastore.record import Kind
 
@@ -82,4 +83,5 @@ __all__ = [
     "Worker",
     "WorkerSpec",
     "WorkerStatus",
+    "WrittenOutput",
 ]

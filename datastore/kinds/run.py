@@ -70,6 +70,14 @@ class StepSpec(Model):
     placement: Placement | None = None
 
 
+class WrittenOutput(Model):
+    """One version of an output that a step wrote. `size` in bytes."""
+
+    name: str
+    version: int
+    size: int
+
+
 class StepStatus(Model):
     """`running` has an owner: a live lease, or (with no `worker`) the server itself.
 
@@ -87,6 +95,8 @@ class StepStatus(Model):
     error: str | None = None
     allowed_failure: bool = False
     outcome: Outcome | None = None
+    outputs: list[WrittenOutput] | None = None
+    """What it wrote, in order; set at its end."""
 
 
 Run = Record[RunSpec, RunStatus]

@@ -47,6 +47,9 @@ def _run(arguments: list[str], as_json: bool) -> int:
         return INTERRUPTED
     except SwampError as error:
         return _fail(str(error), FAILED, _code(error), as_json)
+    except SystemExit as done:
+        # The options for the shell's completion end that way.
+        return done.code if isinstance(done.code, int) else OK
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -29,9 +29,15 @@ class Console:
     verbose: bool = False
     color: bool = True
     repo_dir: Path | None = None
+    asked: Client | None = None
+    """The server that the command asked, if any."""
 
     def show(self, document: Any, lines: Iterable[str]) -> None:
         """The answer: the document with `--json`, else the lines."""
+        if self.asked is not None and self.asked.degraded is not None:
+            self.note(
+                f"the server is degraded, this may show more than is on disk: {self.asked.degraded}"
+            )
         if self.json:
             print(json.dumps(document, indent=2, ensure_ascii=False))
         else:
@@ -79,9 +85,8 @@ class Console:
         """The server at `url`, else the one that runs for this repository, else None."""
         from swamp.client import Client, local_client
 
-        if url is not None:
-            return Client(url)
-        return local_client(self.layout())
+        self.asked = Client(url) if url is not None else local_client(self.layout())
+        return self.asked
 
     def needed_server(self, url: str | None) -> Client:
         """As `server`; Unreachable where nobody listens."""

@@ -79,16 +79,15 @@ def _looked_at(
 
 
 def _versions(health: dict[str, Any] | None) -> Iterator[Finding]:
-    import sqlite3
-
     from datastore.checkup import Finding
+    from datastore.checkup_disk import SQLITE_VERSION
     from swamp import __version__
     from swamp.protocol import PROTOCOL_VERSION
 
     python = ".".join(str(part) for part in sys.version_info[:3])
     text = (
         f"swamp {__version__} (protocol {PROTOCOL_VERSION}), Python {python},"
-        f" SQLite {sqlite3.sqlite_version}, {platform.system()} {platform.machine()}"
+        f" SQLite {SQLITE_VERSION}, {platform.system()} {platform.machine()}"
     )
     yield Finding("ok", "versions", text)
     if health is not None and health["version"] != __version__:

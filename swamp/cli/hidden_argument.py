@@ -1,7 +1,7 @@
 """A secret given on the command line, wiped from the process list.
 
-Linux shows a process its own arguments as memory, and whoever lists processes sees what stands there
-now. An environment variable never shows there at all, so that stays the better way.
+Linux shows a process its own arguments as memory, and whoever lists processes sees what stands
+there now. An environment variable never shows there at all, so that stays the better way.
 """
 
 from __future__ import annotations

@@ -72,11 +72,8 @@ def create(
     ),
 )
 def list_tokens(console: Console) -> None:
-    from swamp.client import local_client
-
-    layout = console.layout()
-    client = local_client(layout)
-    document = _recorded(layout) if client is None else client.get("/api/v1/tokens")
+    client = console.server(None)
+    document = _recorded(console.layout()) if client is None else client.get("/api/v1/tokens")
     console.show(document, _lines(document))
 
 

@@ -1,4 +1,4 @@
-"""`swamp worker connect | list | queue`."""
+"""`swamp worker list`, and the group of the other worker commands."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli import worker_connect
+from swamp.cli import worker_connect, worker_queue
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
-from swamp.cli.durations import show_age
 from swamp.cli.table import pairs, table
 
 app = group("Workers execute the steps of workflows.")
 worker_connect.declare(app)
+worker_queue.declare(app)
 
 _WORKER_COLUMNS = ("NAME", "STATUS", "SLOTS", "LABELS", "PLATFORM/ARCH", "LAST SEEN")
-_QUEUE_COLUMNS = ("REQUIREMENT", "STEP", "MODEL", "QUEUED AT", "AGE", "REASON")
 
 
 @command(
@@ -41,20 +40,6 @@ def list_workers(
     console.show(document, _worker_lines(document))
 
 
-@command(
-    app,
-    "queue",
-    Help(
-        "Show the steps that wait for a worker, oldest first, and why.",
-        ("swamp worker queue", "swamp worker queue --json"),
-    ),
-)
-def queue(console: Console, server: Server = None) -> None:
-    client = console.server(server)
-    document = _recorded_queue(console) if client is None else client.get("/api/v1/queue")
-    console.show(document, _queue_lines(document))
-
-
 def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:
     from datastore.kinds import LEASES, WORKERS
     from datastore.reader import read_records
@@ -63,15 +48,6 @@ def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:
     layout = console.layout()
     leases = [lease for lease in read_records(layout, LEASES) if lease.live]
     return worker_list(read_records(layout, WORKERS), leases, show_all)
-
-
-def _recorded_queue(console: Console) -> list[dict[str, Any]]:
-    from datastore.clock import SystemClock
-    from datastore.kinds import PENDING
-    from datastore.reader import read_records
-    from swamp.views import queue_list
-
-    return queue_list(read_records(console.layout(), PENDING), SystemClock().now())
 
 
 def _worker_lines(document: dict[str, Any]) -> list[str]:
@@ -97,21 +73,4 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         f"{worker['platform']}/{worker['arch']}",
         worker["lastSeenAt"],
         worker.get("note", ""),
-    )
-
-
-def _queue_lines(items: list[dict[str, Any]]) -> list[str]:
-    if not items:
-        return ["No step waits for a worker."]
-    return table(_QUEUE_COLUMNS, (_queue_row(item) for item in items))
-
-
-def _queue_row(item: dict[str, Any]) -> tuple[str, ...]:
-    return (
-        item["requirement"],
-        f"{item['workflowName']}/{item['jobName']}/{item['stepName']}",
-        item["model"],
-        item["queuedAt"],
-        show_age(item["ageMs"]),
-        item["reason"],
     )

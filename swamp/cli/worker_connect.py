@@ -12,8 +12,8 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
-from swamp.cli.hidden_argument import hide
 from swamp.cli.durations import show_duration
+from swamp.cli.hidden_argument import hide
 from swamp.cli.options import optional_seconds
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from aiohttp import web
 from datastore.definitions.inputs import InputError
 from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError
 from datastore.store import Store
+from swamp.client import DEGRADED_HEADER
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BARRIER_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.1
 """How often an answer that waits for the disk looks whether the disk is in trouble."""
-
-DEGRADED_HEADER = "Swamp-Degraded"
 
 ADMIN = web.AppKey("admin", bool)
 """Whether the application is served on the repository's own socket."""

@@ -17,6 +17,7 @@ from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Count
 from swamp import __version__, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.queue_api import QueueApi
 from swamp.serve.served import Served
 from swamp.serve.starting import start_run
 
@@ -37,7 +38,6 @@ class Api:
             web.get("/health", self.health),
             web.get("/api/v1/problems", self.problems),
             web.get("/api/v1/workers", self.workers),
-            web.get("/api/v1/queue", self.queue),
             web.get("/api/v1/tokens", admin(self.tokens)),
             web.post("/api/v1/tokens", admin(self.create_token)),
             web.post("/api/v1/tokens/{name}/revoke", admin(self.revoke_token)),
@@ -47,6 +47,7 @@ class Api:
             web.get("/api/v1/runs/{id}", self.run),
             web.post("/api/v1/runs/{id}/cancel", self.cancel_run),
             web.get("/api/v1/runs/{id}/events", self.run_events),
+            *QueueApi(self._served).routes(),
         ]
 
     # -- how things are --------------------------------------------------------------------------
@@ -84,17 +85,6 @@ class Api:
         return await told(
             self._store, views.worker_list(workers, self._store.live(LEASES), show_all)
         )
-
-    async def queue(self, request: web.Request) -> web.Response:
-        pendings = self._store.live(PENDING)
-        listed = views.queue_list(pendings, self._served.clock.now())
-        reasons = self._served.manager.scheduler.reasons
-        by_name = {pending.name: pending for pending in pendings}
-        for entry in listed:
-            placement = by_name[entry["queueId"]].spec.placement
-            reason = reasons.of(placement)
-            entry["reason"], entry["reasonCode"] = reason.text, reason.code
-        return await told(self._store, listed)
 
     # -- tokens ----------------------------------------------------------------------------------
 

@@ -88,6 +88,8 @@ class Session:
         self.transport = transport
         self.heard_at_s = asyncio.get_running_loop().time()
         self.pong: asyncio.Future[int] | None = None
+        self.welcomed = False
+        """Whether a frame has been sent on it: the first one says that the worker is enrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +169,15 @@ class Sessions:
 
         def go() -> None:
             if self._open.get(session.worker) is session:
+                session.welcomed = True
                 session.transport.send(text)
 
-        self._store.after_barrier(go)
+        if session.welcomed and isinstance(frame, (Ping, Pong)):
+            # A sign of life tells nothing that could be undone, and while the disk is full a
+            # worker that hears nothing would cut its socket and in the end kill its runners.
+            go()
+        else:
+            self._store.after_barrier(go)
 
     # -- enrolling -------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from controllers.expressions import (
     check,
     compile_template,
     is_expression,
-    needs_engine,
+    needs_thread,
     render,
     render_text,
 )
@@ -83,7 +83,7 @@ def refused(text: str, scope: Scope = SCOPE) -> str:
 )
 def test_plain_paths_render_without_cel(text: str, value: Any) -> None:
     assert compile_template(text).plain
-    assert not needs_engine(text)
+    assert not needs_thread(text)
     result = render(text, SCOPE)
     assert result == value
     assert type(result) is type(value)
@@ -146,7 +146,7 @@ def test_plain_paths_render_without_cel(text: str, value: Any) -> None:
 )
 def test_cel_evaluates(source: str, value: Any) -> None:
     text = f"${{{{ {source} }}}}"
-    assert needs_engine(text)
+    assert needs_thread(text)
     assert is_expression(text)
     result = render(text, SCOPE)
     assert result == value
@@ -171,9 +171,12 @@ def test_maps_of_plain_paths_keep_their_order_and_those_of_cel_are_sorted() -> N
         ("${{ inputs.host.x }}", "inputs.host is a string, so it has no 'x'"),
         ("${{ inputs.hosts[0].nam }}", "inputs.hosts[0] has no 'nam'; did you mean 'name'?"),
         ("${{ 'x' + inputs.hosst }}", "inputs has no 'hosst'; did you mean 'host'?"),
-        ("${{ data.x }}", "`data` is not available yet in this version; available: inputs, self"),
-        ("${{ data.latest('a', 'b').attributes }}", "`data` is not available yet in this version"),
-        ("${{ vault.get('a', 'b') }}", "`vault` is not available yet"),
+        ("${{ model.x }}", "`model` is not available yet in this version; available: inputs, self"),
+        ("${{ data.x }}", "`data` has latest('model', 'name') and version('model', 'name', 3)"),
+        ("${{ data.latest(inputs.host, 'b') }}", "with literal arguments"),
+        ("${{ data.latest('a', 'b').x }}", "outputs cannot be read here"),
+        ("${{ vault.get('a', inputs.host) }}", "a secret stands alone: write"),
+        ("${{ 'x' + vault.get('a', 'b') }}", "a secret stands alone: write"),
         ("${{ size(workers.connected()) }}", "`workers` is not available yet"),
         ("${{ workflowRunId }}", "`workflowRunId` is not available yet"),
         ("${{ input.host }}", "there is no `input`; did you mean `inputs`? available: inputs,"),
@@ -355,7 +358,7 @@ def test_check_names_every_problem_and_its_place() -> None:
     assert len(problems) == 4
     assert problems[0] == "inputs.run: `self` is not available here; available: inputs, env"
     assert problems[1].startswith("labels[0]: ${{ inputs. }}: unexpected '.', at character 8")
-    assert problems[2].startswith("labels[1]: ${{ data.x }}: `data` is not available yet")
+    assert problems[2].startswith("labels[1]: ${{ data.x }}: `data` has latest(")
     assert problems[3].startswith("labels[2]: `${{ open` at character 1 has no closing")
     assert check({"a": "${{ inputs.nosuch.key }}"}, ALL) == []
 

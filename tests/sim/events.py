@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sim.world import World
+
 from datastore.kinds import RUNS
 from datastore.store import Store
-from sim.world import World
 
 Written = Callable[[], None]
 
@@ -40,6 +41,7 @@ class SimEvents:
             for event in events:
                 if event["kind"] == "output":
                     self._pieces[event["dispatch"]] = event["number"]
+        self._stored = dict(self._pieces)
 
     def kill(self) -> None:
         """The process is gone, and with it every line that was not written."""
@@ -59,7 +61,7 @@ class SimEvents:
     ) -> None:
         have = self._pieces.get(dispatch, 0)
         if number <= have:
-            self._store.after_barrier(written)
+            self._store.after_barrier(lambda: self._queue(None, written))
             return
         if number != have + 1:
             self._world.fail(f"output of {dispatch}: piece {number} follows piece {have}")
@@ -69,7 +71,7 @@ class SimEvents:
         self._store.after_barrier(lambda: self._publish(line, written))
 
     def output_count(self, run: str, dispatch: str) -> int:
-        return self._pieces.get(dispatch, 0)
+        return self._stored.get(dispatch, 0)
 
     def _publish(self, event: dict[str, Any], written: Written | None) -> None:
         if not self._alive:
@@ -92,6 +94,8 @@ class SimEvents:
         for event, _ in lines:
             if event is not None:
                 self._world.disk.logs.setdefault(event["run"], []).append(event)
+                if event["kind"] == "output":
+                    self._stored[event["dispatch"]] = event["number"]
         for _, written in lines:
             if written is not None:
                 written()

@@ -12,9 +12,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from controllers.controller import RESYNC_S
-from datastore.ids import uuid7
-from datastore.kinds import WORKERS, RunSpec
 from sim.faults import Rates
 from sim.invariants import Watchman
 from sim.loop import Deadlock, run
@@ -22,6 +19,11 @@ from sim.server import SimServer, Unreachable
 from sim.worker import Machine, SimProcess, simulated_network, worker_name_of
 from sim.workload import draw_machines, draw_workflow, is_placed
 from sim.world import Violation, World
+
+from controllers.controller import RESYNC_S
+from datastore.definitions.workflow import Workflow
+from datastore.ids import uuid7
+from datastore.kinds import WORKERS, RunSpec
 
 CALM_S = 600.0
 """How long everything may take to end once nothing goes wrong any more."""
@@ -32,7 +34,7 @@ STABLE_S = 35.0
 TRACE_LINES = 30
 
 CRASH_AFTER_CUT = 0.3
-"""How often a cut is followed by a crash at once, in a world with crashes: troubles come in pairs."""
+"""How often a crash follows a cut at once, in a world with crashes: troubles come in pairs."""
 
 
 class SimFleet:
@@ -50,6 +52,7 @@ class SimFleet:
         self._people: set[asyncio.Task[None]] = set()
         self._server = SimServer(self.world, self.watchman, resync_s)
         self._down = False
+        self._up = asyncio.Event()
         for machine in self._machines:
             self.watchman.capacity[machine.name] = machine.capacity
 
@@ -79,14 +82,15 @@ class SimFleet:
 
     def _report(self, problem: str) -> str:
         lines = "\n".join(self.world.trace[-TRACE_LINES:])
-        replay = f"SWAMP_SIM_FIRST={self.world.seed} SWAMP_SIM_SEEDS=1 pytest tests/sim/test_fleet.py"
-        return f"seed {self.world.seed}: {problem}\n{self.world.drawn}\n{lines}\nreplay: {replay}"
+        seed = self.world.seed
+        replay = f"SWAMP_SIM_FIRST={seed} SWAMP_SIM_SEEDS=1 pytest tests/sim/test_fleet.py"
+        return f"seed {seed}: {problem}\n{self.world.drawn}\n{lines}\nreplay: {replay}"
 
     # -- the story -------------------------------------------------------------------------------
 
     async def _live(self) -> None:
         world = self.world
-        self._server.spawn(self._server.boot())
+        self._boot()
         for machine in self._machines:
             self._go(self._keep_up(machine))
         runs = [
@@ -121,8 +125,9 @@ class SimFleet:
         world.say("calm")
         world.away_until.clear()
         self._server.journal.before_write = self._server.journal.after_write = lambda: None
-        while not self._server.listening:
-            await asyncio.sleep(1.0)
+        self._up.clear()
+        if not self._server.listening:
+            await self._up.wait()
         for machine in self._machines:
             self._cordon(machine, schedulable=True)
 
@@ -142,31 +147,36 @@ class SimFleet:
         for step, placed in is_placed(workflow).items():
             world.truth.placed[workflow.name, step] = placed
         await asyncio.sleep(at_s)
-        hosts = [f"h{i}" for i in range(world.rng.randint(0, 5))]
-        name = uuid7(world.clock.now(), world.rng)
-        while True:
-            server = self._server
-            spec = RunSpec(
-                workflow=workflow.name,
-                workflow_id=workflow.id,
-                inputs={"hosts": hosts},
-                definition=workflow.source,
-            )
-
-            async def create(server: SimServer = server, spec: RunSpec = spec) -> None:
-                server.manager.runs.create(workflow, spec, name)
-                await server.store.barrier()
-
-            with suppress(Unreachable):
-                await server.request(create())
-                world.say(f"run {name} was started")
-                world.truth.runs[name] = False
-                break
-            await asyncio.sleep(world.rng.uniform(0.5, 3.0))
-            name = uuid7(world.clock.now(), world.rng)
+        spec = RunSpec(
+            workflow=workflow.name,
+            workflow_id=workflow.id,
+            inputs={"hosts": [f"h{i}" for i in range(world.rng.randint(0, 5))]},
+            definition=workflow.source,
+        )
+        name = None
+        while name is None:
+            name = await self._try_to_start(workflow, spec)
         if world.rng.random() < 0.25:
             await asyncio.sleep(world.rng.uniform(0.0, 40.0))
             await self._cancel_run(name)
+
+    async def _try_to_start(self, workflow: Workflow, spec: RunSpec) -> str | None:
+        """The run's name, if the server confirmed it."""
+        server = self._server
+        name = uuid7(self.world.clock.now(), self.world.rng)
+
+        async def create() -> None:
+            server.manager.runs.create(workflow, spec, name)
+            await server.store.barrier()
+
+        try:
+            await server.request(create())
+        except Unreachable:
+            await asyncio.sleep(self.world.rng.uniform(0.5, 3.0))
+            return None
+        self.world.say(f"run {name} was started")
+        self.world.truth.runs[name] = False
+        return name
 
     async def _cancel_run(self, name: str) -> None:
         server = self._server
@@ -231,6 +241,8 @@ class SimFleet:
 
     def _crash(self) -> None:
         """Kill the server now, just before its next transaction, or just after it."""
+        if not self.world.rates.crashes:
+            return
         journal = self._server.journal
         when = self.world.rng.randrange(3)
         if when == 0:
@@ -254,7 +266,10 @@ class SimFleet:
         self._down = False
         self.world.say("server starts")
         self._server = SimServer(self.world, self.watchman, self._resync_s)
-        self._server.spawn(self._server.boot())
+        self._boot()
+
+    def _boot(self) -> None:
+        self._server.spawn(self._server.boot()).add_done_callback(lambda task: self._up.set())
 
     def _cut(self) -> None:
         process = self._processes.get(self._one().name)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from sim.world import World
+
 from controllers.placement import available, matches
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Counts
 from datastore.kinds.dispatch import run_of
 from datastore.store import Store
-from sim.world import World
 from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
 
 IDLE_SLOT_S = 1.5
@@ -256,7 +257,10 @@ class Watchman:
         if made is None or outcome is None or outcome.reason not in ("completed", "failed"):
             return
         log = self._world.disk.logs.get(lease.spec.run, [])
-        numbers = [event["number"] for event in log if event.get("dispatch") == lease.name
-                   and event["kind"] == "output"]
+        numbers = [
+            event["number"]
+            for event in log
+            if event.get("dispatch") == lease.name and event["kind"] == "output"
+        ]
         if numbers != list(range(1, made + 1)):
             self._world.fail(f"{lease.name} printed {made} pieces, the log has {numbers}")

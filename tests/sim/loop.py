@@ -11,7 +11,6 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-
 STEP_S = 1e-6
 """What one pass of the loop takes: without it, a wait too short for a float would last for ever."""
 

@@ -10,7 +10,6 @@ import asyncio
 from typing import Any
 
 from aiohttp import WSMessage, WSMsgType
-
 from sim.world import World
 
 APART_S = 1e-6

@@ -16,16 +16,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import swamp.worker.worker
-from datastore.kinds import Outcome
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
 from sim.world import World
+
+import swamp.worker.worker
+from datastore.kinds import Outcome
 from swamp.execute.execution import Host
 from swamp.protocol import Dispatch, Refused
 from swamp.worker.link import Link, SocketLost
-from swamp.worker.outbox import Delivery
 from swamp.worker.options import WorkerOptions
+from swamp.worker.outbox import Delivery
 from swamp.worker.runners import Runners
 from swamp.worker.slots import Slots
 from swamp.worker.worker import EXIT_DRAINED, Worker

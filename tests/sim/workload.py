@@ -1,12 +1,13 @@
-"""Drawn workflows: chains, diamonds, fan-outs, conditions, limits; steps with and without a place."""
+"""Drawn workflows: chains, diamonds, fan-outs, conditions, limits; placed steps and others."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from datastore.definitions.workflow import Workflow, workflow_from_source
 from sim.worker import Machine
+
+from datastore.definitions.workflow import Workflow, workflow_from_source
 
 POOLS = ("a", "b")
 CONDITIONS = ("always", "succeeded", "failed", "completed", "skipped")

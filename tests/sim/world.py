@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sim.faults import Rates
+from sim.loop import SimLoop
+
 from datastore.desired import DesiredFile
 from datastore.journal import Story
 from datastore.kinds import WORKERS
 from datastore.record import Kind, Record
 from datastore.store import Wake
-from sim.faults import Rates
-from sim.loop import SimLoop
 
 EPOCH = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 
@@ -44,9 +45,7 @@ class Disk:
     records: dict[tuple[str, str], Record[Any, Any]] = field(default_factory=dict)
     stories: dict[str, Story] = field(default_factory=dict)
     logs: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    desired: dict[tuple[str, str], tuple[Kind[Any, Any], DesiredFile]] = field(
-        default_factory=dict
-    )
+    desired: dict[tuple[str, str], tuple[Kind[Any, Any], DesiredFile]] = field(default_factory=dict)
 
     def find(self, kind: Kind[Any, Any], name: str) -> Record[Any, Any] | None:
         return self.records.get((kind.folder, name))

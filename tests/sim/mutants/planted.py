@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from controllers.controller import Wait
+from controllers.controller import RESYNC_S
 from controllers.lease import Comparison, LeaseController
+from controllers.run.controller import RunController
+from controllers.run.live import LiveRun
 from controllers.scheduler import Scheduler
-from datastore.kinds import LEASES, PENDING
-from swamp.protocol import Ack, ToWorker, encode
+from datastore.kinds import LEASES
+from swamp.protocol import Ack, ResultFrame, ToWorker, encode
 from swamp.serve.sessions import Session, Sessions
 
 
@@ -29,22 +32,16 @@ def count_a_dispatch_twice() -> Iterator[None]:
 
 @contextmanager
 def decide_across_an_await() -> Iterator[None]:
-    """The scheduler chooses a worker, waits, and binds to what it chose."""
-    real = Scheduler.reconcile
+    """What a decision reads of a worker's load was read before an await: others decided since."""
 
-    async def reconcile(self: Scheduler, key: str) -> Wait | None:
-        pending = self._store.find(PENDING, key)
-        if pending is None or not pending.live or pending.spec.cancel or key not in self._room:
-            return await real(self, key)
-        requirement = self._room.add(pending)
-        worker = self._best_worker(requirement)
-        await asyncio.sleep(0)
-        pending = self._store.find(PENDING, key)
-        if worker is not None and pending is not None and pending.live:
-            self._bind(pending, worker)
-        return await real(self, key)
+    def load(self: Scheduler, worker: str) -> int:
+        read: dict[str, int] = self.__dict__.setdefault("read_before", {})
+        if worker not in read:
+            read[worker] = self._store.count_by(LEASES, "worker", worker)
+            asyncio.get_running_loop().call_soon(read.pop, worker, None)
+        return read[worker]
 
-    with patch.object(Scheduler, "reconcile", reconcile):
+    with patch.object(Scheduler, "_load", load):
         yield
 
 
@@ -79,16 +76,66 @@ def keep_a_lease_that_the_worker_lacks() -> Iterator[None]:
 
 
 @contextmanager
+def forget_what_an_earlier_process_started() -> Iterator[None]:
+    """A run that was cancelled before a restart ends over the heads of its steps."""
+
+    async def catch_up(self: RunController, live: LiveRun, known: Any) -> None:
+        return None
+
+    with patch.object(RunController, "_catch_up", catch_up):
+        yield
+
+
+@contextmanager
+def settle_before_the_output_is_written() -> Iterator[None]:
+    """A result is taken while output that came before it is still on its way to the file."""
+
+    def take_result(self: Sessions, session: Session, frame: ResultFrame) -> None:
+        self._leases.settle(session.worker, frame.dispatch, frame.outcome)
+        self.send(session, Ack(dispatch=frame.dispatch))
+
+    with patch.object(Sessions, "_take_result", take_result):
+        yield
+
+
+@contextmanager
+def leave_the_end_of_a_run_untold() -> Iterator[None]:
+    """A run that ended just before a crash keeps a log without an end."""
+    with patch.object(RunController, "tell_again", lambda self, names: None):
+        yield
+
+
+@contextmanager
 def nothing() -> Iterator[None]:
     """No bug in the code: used where a setting is the bug."""
     yield
 
 
-PLANTED: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "count a dispatch twice": (count_a_dispatch_twice, {}),
-    "decide across an await": (decide_across_an_await, {}),
-    "no resync": (nothing, {"resync_s": None}),
-    "acknowledge before the barrier": (acknowledge_before_the_barrier, {}),
-    "keep a lease that the worker lacks": (keep_a_lease_that_the_worker_lacks, {}),
+@dataclass(frozen=True)
+class Planted:
+    """A bug: how to plant it, and what the violation says that it causes."""
+
+    plant: Callable[[], AbstractContextManager[None]]
+    shows_as: str
+    resync_s: float | None = RESYNC_S
+    rare: bool = False
+    """Needs several things to go wrong at once; the other ones show within 50 seeds."""
+
+
+PLANTED = {
+    "count a dispatch twice": Planted(count_a_dispatch_twice, "beside a free slot"),
+    "decide across an await": Planted(decide_across_an_await, "live leases on"),
+    "no resync": Planted(nothing, "not over|beside a free slot", resync_s=None),
+    "acknowledge before the barrier": Planted(acknowledge_before_the_barrier, "promise 3"),
+    "keep a lease that the worker lacks": Planted(keep_a_lease_that_the_worker_lacks, "not over"),
+    "forget what an earlier process started": Planted(
+        forget_what_an_earlier_process_started, "counts|not over|goes on", rare=True
+    ),
+    "settle before the output is written": Planted(
+        settle_before_the_output_is_written, "printed", rare=True
+    ),
+    "leave the end of a run untold": Planted(
+        leave_the_end_of_a_run_untold, "never told|last event", rare=True
+    ),
 }
-"""By name: what patches the code, and the settings of the fleet."""
+"""Those that are rare were real: the rig found them."""

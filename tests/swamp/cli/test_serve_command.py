@@ -7,7 +7,11 @@ import pytest
 from datastore.layout import Layout
 from swamp.cli.serve import serve_line
 
-MARKER = "version: 1\nserve:\n  port: 8000\n  host: '::1'\n  queueTimeout: 5m\n  grace: 30\n"
+MARKER = """\
+version: 1
+serve: {port: 8000, host: '::1', queueTimeout: 5m, grace: 30}
+retention: {keepRuns: 20, keepFor: 1h30m}
+"""
 
 
 @pytest.fixture
@@ -30,15 +34,20 @@ def test_defaults_are_those_of_the_marker_as_written_by_init(
 ) -> None:
     assert swamp("serve").code == 0
     repo.marker.write_text(
-        repo.marker.read_text().replace("# serve:", "serve:").replace("#  ", " ")
+        repo.marker.read_text()
+        .replace("# serve:", "serve:")
+        .replace("# retention:", "retention:")
+        .replace("#  ", " ")
     )
     assert swamp("serve").code == 0
     for options in started:
         assert (options.root, options.host, options.port) == (repo.root, "127.0.0.1", 9090)
         assert (options.grace_s, options.recover_leases_s) == (60, None)
         assert (options.schedule, options.insecure) == (True, False)
+        assert options.keep.runs == 500
     # A limit that is written is told as the server's own; without one it is the default's.
     assert [options.queue_timeout_s for options in started] == [None, 600]
+    assert [options.keep.for_s for options in started] == [None, 30 * 86400]
 
 
 def test_options_win_over_environment_and_marker(
@@ -50,7 +59,7 @@ def test_options_win_over_environment_and_marker(
     swamp("serve")
     swamp(
         "serve", "--port", "0", "--host", "127.0.0.1", "--queue-timeout", "5s", "--grace", "1m",
-        "--recover-leases", "0", "--no-schedule", "--insecure",
+        "--recover-leases", "0", "--no-schedule", "--insecure", "--keep-runs", "7",
     )  # fmt: skip
     file, environment, options = started
     assert (file.port, file.host, file.queue_timeout_s, file.grace_s) == (8000, "::1", 300, 30)
@@ -58,6 +67,8 @@ def test_options_win_over_environment_and_marker(
     assert (options.port, options.host, options.queue_timeout_s) == (0, "127.0.0.1", 5)
     assert (options.grace_s, options.recover_leases_s) == (60, 0)
     assert (options.schedule, options.insecure) == (False, True)
+    assert [one.keep.runs for one in started] == [20, 20, 7]
+    assert [one.keep.for_s for one in started] == [5400, 5400, 5400]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +80,12 @@ def test_options_win_over_environment_and_marker(
         ("serve:\n  port: 70000\n", ".swamp.yaml:2:3: 'port' must be a number"),
         ("serve:\n  host: 1\n", ".swamp.yaml:2:3: 'host' must be an address"),
         ("serve:\n  grace: soon\n", ".swamp.yaml:2:3: 'grace' 'soon': expected a duration"),
+        ("retention:\n  keepRuns: 0\n", ".swamp.yaml:2:3: 'keepRuns' must be a number from 1"),
+        ("retention: []\n", ".swamp.yaml:1:1: 'retention' must be a mapping"),
+        (
+            "retention:\n  keep: 1\n",
+            ".swamp.yaml:2:3: unknown key 'keep' in 'retention'; keys: keep",
+        ),
         ("serve:\n  grace: 0\n", ".swamp.yaml:2:3: 'grace' '0': must be more than 0"),
     ],
 )

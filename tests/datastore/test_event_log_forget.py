@@ -1,0 +1,42 @@
+"""A finished run's event log goes after everything that was committed before, and tells it."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from datastore.clock import SystemClock
+from datastore.events import EventLog
+
+
+def test_a_log_is_forgotten_behind_the_barrier_and_its_last_lines(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        held: list[Callable[[], Any]] = []
+        durable = False
+
+        def after_barrier(action: Callable[[], Any]) -> None:
+            if durable:
+                action()
+            else:
+                held.append(action)
+
+        events = EventLog(tmp_path, SystemClock(), after_barrier)
+        (tmp_path / "r1.jsonl").write_text('{"seq":1}\n')
+        (tmp_path / "r2.jsonl").write_text('{"seq":1}\n')
+        events.emit("r1", "run_completed", "run_completed", status="failed")
+        gone = asyncio.Event()
+        events.forget("r1", gone.set)
+        await asyncio.sleep(0)
+        assert (tmp_path / "r1.jsonl").exists(), "not before what came first is durable"
+
+        durable = True
+        for action in held:
+            action()
+        async with asyncio.timeout(5):
+            await gone.wait()
+        assert [path.name for path in tmp_path.iterdir()] == ["r2.jsonl"]
+        assert [lot async for lot in events.read("r1", 0, follow=True)] == []
+        events.forget("never-there", gone.set)
+        await asyncio.to_thread(events.close)
+
+    asyncio.run(scenario())

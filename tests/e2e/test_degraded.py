@@ -1,0 +1,179 @@
+"""A full disk and a read-only repository: it says so, nothing is lost, and it goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Repo
+
+SIZE_MB = 24
+STEPS = 30
+
+
+def mounted(target: Path, *arguments: str) -> bool:
+    if os.geteuid() != 0:
+        return False
+    done = subprocess.run(["mount", *arguments, str(target)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def unmount(target: Path) -> None:
+    subprocess.run(["umount", "-l", str(target)], capture_output=True, check=False)
+
+
+@pytest.fixture
+def small(repo: Repo) -> Iterator[Repo]:
+    """A repository on a disk of its own that is soon full."""
+    if not mounted(repo.path, "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none"):
+        pytest.skip("mounting a small disk needs root and the right to mount")
+    repo.swamp("init")
+    yield repo
+    repo.close()
+    unmount(repo.path)
+
+
+def asked(repo: Repo, path: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of an answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(repo.url + path, data)
+    try:
+        with urllib.request.urlopen(request, timeout=8) as answer:
+            return answer.status, dict(answer.headers), json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), json.load(error)
+
+
+def fill(repo: Repo) -> Path:
+    """Take every byte that is left."""
+    ballast = repo.path / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            while True:
+                try:
+                    if file.write(b"x" * size) < size:
+                        break
+                except OSError:
+                    break
+    return ballast
+
+
+def fan_out(repo: Repo, gate: Path, done: Path) -> None:
+    """Steps that say on another disk that they have ended, the first ones once there is a gate."""
+    padding = "x" * 20_000
+    steps = {
+        f"s{number:02}": f"until [ -e {gate} ]; do sleep 0.02; done; echo {padding};"
+        f" echo {number} >> {done}"
+        for number in range(STEPS)
+    }
+    repo.shell_workflow("fan", steps)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
+
+
+def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
+    repo, gate, done = small, small.base / "gate", small.base / "done"
+    fan_out(repo, gate, done)
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
+    late = repo.token("w2")
+    run = repo.start("workflow", "run", "fan", "--json")
+    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+
+    ballast = fill(repo)
+    gate.touch()
+    repo.until(lambda: len(lines(done)) >= 8, "steps that end on the worker")
+    repo.until(lambda: asked(repo, "/")[2]["status"] == "degraded", "the server says so")
+    health = asked(repo, "/health")[2]
+    assert "journal" in health["degraded"]
+    assert "full" in health["degraded"]
+    assert health["takesWork"] is False
+
+    began = time.monotonic()
+    status, headers, listed = asked(repo, "/api/v1/runs")
+    assert time.monotonic() - began < 3, "reads answer"
+    assert (status, [one["status"] for one in listed["runs"]]) == (200, ["running"])
+    assert "full" in headers["Swamp-Degraded"]
+    note = repo.swamp("run", "list").stderr
+    assert "degraded" in note
+
+    status, _, refused = asked(repo, "/api/v1/runs", {"workflow": "fan"})
+    assert (status, refused["code"]) == (503, "degraded")
+    assert repo.swamp("worker", "token", "create", "w3", "--duration", "1h", code=1).stderr
+    (repo.base / "w2.token").write_text(late)
+    newcomer = repo.worker("w2", "--label", "pool=worker", wait=False)
+    assert "degraded" in repo.swamp("doctor", code=1).stdout
+    assert run.poll() is None
+    assert len(lines(done)) <= STEPS
+
+    ballast.unlink()
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    newcomer.lines.kind("enrolled")
+    assert sorted(lines(done), key=int) == [str(number) for number in range(STEPS)], "each once"
+    assert asked(repo, "/health")[2]["status"] == "ok"
+    assert server.terminate() == 0
+    log = server.log_path.read_text()
+    assert log.count("the journal takes writes again") == 1
+    assert len(re.findall(r"the journal \S+ cannot be written", log)) == 1
+    assert "Traceback" not in log
+    assert {record["status"]["state"] for record in repo.records("steps").values()} == {"succeeded"}
+
+
+def test_a_read_only_repository_is_read_and_not_served(repo: Repo) -> None:
+    repo.shell_workflow("w", {"step": "true"})
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    repo.swamp("workflow", "run", "w")
+    repo.procs.pop().stop()
+    server.terminate()
+    with_disk = repo.json("run", "list")
+    if not mounted(repo.path, "--bind", str(repo.path)):
+        pytest.skip("mounting read-only needs root and the right to mount")
+    try:
+        assert mounted(repo.path, "-o", "remount,bind,ro")
+        assert repo.json("run", "list") == with_disk
+        assert repo.json("worker", "list", "--all")["count"] == 1
+        assert repo.json("worker", "queue") == []
+        assert repo.swamp("workflow", "validate").stderr == ""
+        for command in (["serve", "--port", str(repo.port)], ["workflow", "run", "w"]):
+            refused = repo.swamp(*command, code=1).stderr
+            assert "this repository cannot be written" in refused
+            assert "Read-only file system" in refused
+        doctor = repo.json("doctor", code=1)
+        errors = [one for one in doctor["findings"] if one["level"] == "error"]
+        assert {one["check"] for one in errors} == {"permissions"}
+    finally:
+        unmount(repo.path)
+
+
+def test_a_client_that_leaves_the_event_stream_is_no_error(repo: Repo) -> None:
+    go = repo.base / "go"
+    chatty = f"until [ -e {go} ]; do echo line; sleep 0.005; done"
+    repo.shell_workflow("w", {"step": chatty})
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "w", "--quiet")
+    repo.until(lambda: bool(repo.json("run", "list")["runs"]))
+    name = repo.json("run", "list")["runs"][0]["runId"]
+    for _ in range(5):
+        stream = urllib.request.urlopen(f"{repo.url}/api/v1/runs/{name}/events?follow=1")
+        stream.readline()
+        stream.close()
+    time.sleep(0.3)
+    go.touch()
+    assert run.wait(30) == 0
+    server.terminate()
+    assert "Traceback" not in server.log_path.read_text()
+    assert "Error handling" not in server.log_path.read_text()

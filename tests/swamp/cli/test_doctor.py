@@ -1,0 +1,221 @@
+"""`swamp doctor` finds what is wrong, names the way out, and changes nothing."""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastore import checkup_disk
+from datastore.engine import open_engine
+from datastore.kinds import KINDS, PENDING, RUNS
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+from datastore.observed_files import Stored
+
+RUN = {
+    "apiVersion": "swamp/v1",
+    "kind": "Run",
+    "metadata": {"name": "r1", "uid": "r1", "createdAt": "2026-01-01T00:00:00.000Z"},
+    "spec": {"workflow": "w", "workflowId": "x", "definition": {}},
+    "status": {"state": "failed", "startedAt": "2026-01-01T00:00:00.000Z"},
+}
+
+
+@pytest.fixture
+def opened(repo: Layout) -> Layout:
+    """A repository that a server has had: with a run, a journal and an index."""
+    engine = open_engine(repo, KINDS.values())
+    engine.observed.follow(1, [Stored(RUNS, "r1", RUN)])
+    engine.observed.catch_up()
+    engine.close()
+    return repo
+
+
+def old(path: Path, text: str | None = None) -> Path:
+    """A file that nobody has touched for an hour."""
+    if text is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    hour_ago = time.time() - 3600
+    os.utime(path, (hour_ago, hour_ago))
+    return path
+
+
+def wrong(result: Any) -> list[tuple[str, str, str]]:
+    """Level, check and message of everything that is not well; each has a way out."""
+    found = [one for one in result.json["findings"] if one["level"] != "ok"]
+    assert all(one.get("wayOut") for one in found)
+    return [(one["level"], one["check"], one["message"]) for one in found]
+
+
+def test_a_new_repository_and_one_that_was_used_are_well(
+    repo: Layout, swamp: Any, opened: Layout
+) -> None:
+    result = swamp("doctor")
+    assert result.code == 0
+    assert result.out.endswith("\n\nAll is well\n")
+    assert {line.split()[0] for line in result.out.splitlines()[:-2]} == {"OK"}
+    for told in ("swamp 0.1.0 (protocol 1), Python 3.", "nobody holds the repository",
+                 "newest 500 finished runs", "1 records looked at", "journal.db is whole",
+                 "index.db is whole", "folders can be written", "free of"):  # fmt: skip
+        assert told in result.out
+    assert swamp("doctor", "--json").json["server"] is None
+
+
+def test_it_changes_nothing(opened: Layout, swamp: Any) -> None:
+    old(opened.desired("workers") / ".12-3.swap", "spec: {}")
+    old(opened.observed("runs") / "bad.yaml", "a: [")
+
+    def everything() -> dict[str, tuple[int, int]]:
+        paths = [path for path in opened.root.rglob("*") if path.suffix not in (".db-shm",)]
+        return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
+
+    before = everything()
+    swamp("doctor")
+    after = everything()
+    assert {path: after.get(path) for path in before} == before
+
+
+def test_files_of_people_that_are_not_in_force(opened: Layout, swamp: Any) -> None:
+    old(opened.workflows / "w.yaml", "name: w\njobs: [\n")
+    old(opened.desired("workers") / "w1.yaml", "spec:\n  scheduleable: false\n")
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    assert [(level, check) for level, check, _ in wrong(result)] == [("error", "files")] * 2
+    told = [message for _, _, message in wrong(result)]
+    assert any(one.startswith("datastore/desired/workers/w1.yaml:2:3: ") for one in told)
+    assert any(one.startswith("workflows/w.yaml:3:1: ") for one in told)
+
+
+def test_records_that_are_not_as_the_server_wrote_them(opened: Layout, swamp: Any) -> None:
+    folder = opened.observed("runs")
+    live = {**RUN, "metadata": {**RUN["metadata"], "name": "r2"}}  # type: ignore[dict-item]
+    live["status"] = {"state": "running", "startedAt": "2026-01-01T00:00:00.000Z"}
+    old(folder / "r2.yaml", json.dumps(live))
+    ended = {**RUN, "metadata": {**RUN["metadata"], "name": "r3"}}  # type: ignore[dict-item]
+    old(folder / "r3.yaml", json.dumps(ended))
+    old(folder / "r1.yaml", (folder / "r1.yaml").read_text().replace("failed", "succeeded"))
+    result = swamp("doctor", "--json")
+    assert result.code == 0, "warnings alone are no failure"
+    assert wrong(result) == [
+        ("warning", "records",
+         "datastore/observed/runs/r1.yaml was changed by somebody else than the server"),
+        ("warning", "orphans",
+         "datastore/observed/runs/r2.yaml says running, but the server did not write it"),
+    ]  # fmt: skip
+    (folder / "r1.yaml").unlink()
+    assert ("warning", "records", "datastore/observed/runs/r1.yaml is missing") in wrong(
+        swamp("doctor", "--json")
+    )
+    old(opened.observed(PENDING.folder) / "p.yaml", "kind: Lease\n")
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    assert ("error", "records") in [(level, check) for level, check, _ in wrong(result)]
+
+
+def test_a_file_that_is_being_written_is_no_finding(opened: Layout, swamp: Any) -> None:
+    (opened.observed("runs") / "r9.yaml").write_text("half: [")
+    (opened.desired("workers") / ".12-3.swap").write_text("spec: {}")
+    assert swamp("doctor").code == 0
+
+
+def test_leftovers_are_told_and_kept(opened: Layout, swamp: Any) -> None:
+    save = old(opened.desired("workers") / ".12-3.swap", "spec: {note: mine}")
+    temp = old(opened.observed("leases") / ".12-4.tmp", "x")
+    told = [(check, message.split()[0]) for _, check, message in wrong(swamp("doctor", "--json"))]
+    assert told == [
+        ("leftovers", "datastore/desired/workers/.12-3.swap"),
+        ("leftovers", "datastore/observed/leases/.12-4.tmp"),
+    ]
+    assert save.read_text() == "spec: {note: mine}"
+    assert temp.exists()
+
+
+def test_broken_databases_are_found(opened: Layout, swamp: Any) -> None:
+    with sqlite3.connect(opened.index) as db:
+        db.execute("PRAGMA journal_mode=DELETE")
+    data = bytearray(opened.index.read_bytes())
+    data[200:8000] = bytes(7800)
+    opened.index.write_bytes(bytes(data))
+    opened.journal.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    found = [message.split(":")[0] for _, check, message in wrong(result) if check == "databases"]
+    assert found == [".swamp/journal.db", ".swamp/index.db"]
+
+
+def test_the_lock_and_what_a_killed_server_left(opened: Layout, swamp: Any) -> None:
+    opened.socket.touch()
+    opened.lock.write_text(
+        '{"pid": 4194305, "since": "2026-01-01T00:00:00.000Z", "command": ["swamp", "serve"]}'
+    )
+    result = swamp("doctor", "--json")
+    assert result.code == 0
+    assert wrong(result) == [
+        ("warning", "lock", ".swamp/serve.sock was left by a server that was killed")
+    ]
+    assert "pid 4194305, which held it, was killed" in result.out
+    opened.socket.unlink()
+    with RepositoryLock(opened):
+        ((level, check, message),) = wrong(swamp("doctor", "--json"))
+    assert (level, check) == ("warning", "lock")
+    assert message.startswith(f"held by pid {os.getpid()} since ")
+    assert "does not answer" in message
+
+
+def test_what_others_could_read(opened: Layout, swamp: Any) -> None:
+    opened.private.chmod(0o755)
+    opened.key.touch()
+    opened.key.chmod(0o644)
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    assert wrong(result) == [
+        ("warning", "permissions", ".swamp is open to others"),
+        ("error", "permissions", ".swamp/key is open to others"),
+    ]
+
+
+def test_little_room(opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = shutil.disk_usage(opened.root).free
+    monkeypatch.setattr(checkup_disk, "ROOM_WARNING_BYTES", free * 2)
+    assert swamp("doctor").code == 0
+    assert [one[:2] for one in wrong(swamp("doctor", "--json"))] == [("warning", "disk")]
+    monkeypatch.setattr(checkup_disk, "ROOM_ERROR_BYTES", free * 2)
+    assert swamp("doctor").code == 1
+
+
+def test_settings_that_cannot_be(opened: Layout, swamp: Any) -> None:
+    opened.marker.write_text("retention: {keepFor: soon}\n")
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    assert [one[:2] for one in wrong(result)] == [("error", "settings")]
+    opened.marker.write_text("retention: {keepRuns: 7, keepFor: 2d}\n")
+    assert "the newest 7 finished runs keep their records, for 2d after their end" in (
+        swamp("doctor").out
+    )
+
+
+HEALTH = {
+    "version": "0.1.0", "degraded": None, "retention": {"keepRuns": 9, "keepForS": None},
+}  # fmt: skip
+
+
+def test_a_running_server_is_asked(opened: Layout, swamp: Any, server: Any) -> None:
+    server.answers["GET", "/health"] = (200, HEALTH)
+    problem = {"path": "models/m.yaml", "line": 2, "column": 5, "problem": "unknown key"}
+    server.answers["GET", "/api/v1/problems"] = (200, [problem])
+    result = swamp("doctor", "--json")
+    assert result.code == 1
+    assert wrong(result) == [("error", "files", "models/m.yaml:2:5: unknown key")]
+    assert "newest 9 finished runs" in result.out
+    server.answers["GET", "/health"] = (200, {**HEALTH, "version": "0.0.1", "degraded": "full"})
+    server.answers["GET", "/api/v1/problems"] = (200, [])
+    assert wrong(swamp("doctor", "--json")) == [
+        ("warning", "versions", "the server is swamp 0.0.1, this command 0.1.0"),
+        ("error", "server", "degraded: full"),
+    ]
