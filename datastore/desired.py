@@ -132,7 +132,9 @@ class DesiredTree:
         """`clock` must agree with the one that stamps files: it tells which stats to trust."""
         self._layout = layout
         self._clock = clock or SystemClock()
-        self._seen: dict[Path, _Seen] = {}
+        self._seen: dict[Path, dict[Path, _Seen]] = {
+            layout.desired(folder): {} for folder in KINDS
+        }
         self._files: dict[Path, DesiredFile] = {}
         self._problems: dict[Path, InvalidFile] = {}
         self._lock = threading.Lock()
@@ -142,13 +144,15 @@ class DesiredTree:
     def changed(self) -> list[Path]:
         """Stat every file; answers those that are new, other or gone since the last look."""
         found: list[Path] = []
-        for kind in KINDS.values():
-            folder = self._layout.desired(kind.folder)
+        for folder in self._seen:
             there = {folder / name: stat for name, stat in files.scan(folder).items()}
             with self._lock:
-                seen = {path: one.stat for path, one in self._seen.items() if path.parent == folder}
-            found += [path for path, stat in there.items() if seen.get(path) != stat]
-            found += [path for path in seen if path not in there]
+                seen = dict(self._seen[folder])
+            for path, stat in there.items():
+                known = seen.pop(path, None)
+                if known is None or known.stat != stat:
+                    found.append(path)
+            found += seen
         return found
 
     def refresh(self, paths: Iterable[Path]) -> list[DesiredChange]:
@@ -191,7 +195,8 @@ class DesiredTree:
     def _look(self, kind: Kind[Any, Any], path: Path) -> bool:
         """Bring memory up to date with one file; whether what it asks for is other now."""
         stat = files.stat_of(path)
-        seen = self._seen.get(path)
+        folder = self._seen[path.parent]
+        seen = folder.get(path)
         if stat is not None and seen is not None and seen.stat == stat:
             return False
         looked_at_ns = int(self._clock.now().timestamp() * 1e9)
@@ -201,13 +206,13 @@ class DesiredTree:
             data = None
         except OSError as error:
             reason = f"cannot be read: {error.strerror or error}"
-            self._seen[path] = _Seen(None, "")
+            folder[path] = _Seen(None, "")
             return self._take_problem(path, InvalidFile(self._layout.shown(path), reason))
         if stat is None or data is None:
             return self._forget(path)
         settled = looked_at_ns - stat.mtime_ns > _RACY_NS
         digest = digest_of(data)
-        self._seen[path] = _Seen(stat if settled else None, digest)
+        folder[path] = _Seen(stat if settled else None, digest)
         if seen is not None and seen.digest == digest:
             return False
         try:
@@ -227,7 +232,7 @@ class DesiredTree:
     def _forget(self, path: Path) -> bool:
         self._problems.pop(path, None)
         self._files.pop(path, None)
-        return self._seen.pop(path, None) is not None
+        return self._seen[path.parent].pop(path, None) is not None
 
     def _parsed(self, kind: Kind[Any, Any], path: Path, data: bytes, digest: str) -> DesiredFile:
         shown = self._layout.shown(path)

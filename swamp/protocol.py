@@ -19,7 +19,13 @@ from datastore.errors import SwampError
 from datastore.kinds import Call, Outcome
 from datastore.record import Model
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+
+DATA_PATH = "/api/v1/data"
+"""Where steps put their outputs, below the address that a worker dialled."""
+
+DATA_URL_VARIABLE = "SWAMP_DATA_URL"
+DATA_TOKEN_VARIABLE = "SWAMP_DATA_TOKEN"
 
 FRAME_MAX_BYTES = 4 << 20
 """A longer frame is refused by both ends."""
@@ -162,6 +168,10 @@ class Dispatch(Model):
     timeout_s: float | None = None
     """The step's own time limit, seconds."""
     environment: dict[str, str] = Field(default_factory=dict)
+    credential: str = Field(default="", repr=False)
+    """Lets the runner put outputs while the lease lives."""
+    secrets: list[str] = Field(default_factory=list, repr=False)
+    """Values that `call` holds and nobody may see: `***` in all that the worker sends back."""
 
 
 class Cancel(Model):

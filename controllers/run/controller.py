@@ -22,7 +22,7 @@ from controllers.expressions import ExpressionError, needs_thread
 from controllers.ports import LocalExecutor, NoData, Offload, RunEvents, StepData
 from controllers.run.edits import run_as_asked
 from controllers.run.graph import StepKey, Unit
-from controllers.run.live import LiveRun, live_run
+from controllers.run.live import LiveRun, ended_run, live_run
 from controllers.run.plan import (
     Defaults,
     PlanContext,
@@ -35,7 +35,7 @@ from controllers.run.plan import (
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
-from datastore.clock import Clock, parse_stamp, stamp
+from datastore.clock import Clock, stamp
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.definitions.placement import placement_of
 from datastore.definitions.workflow import Workflow, workflow_from_source
@@ -394,7 +394,7 @@ class RunController:
         failure = live.failure if outcome == "failed" else None
         if outcome == "cancelled":
             failure = run.spec.cancel_reason or "cancelled"
-        ended = self._ended_run(run, outcome, failure, live)
+        ended = ended_run(run, outcome, failure, self._context.clock.now(), live)
         assert ended.status is not None
         steps = self._store.by(STEPS, "run", run.name)
         pendings = self._store.by(PENDING, "run", run.name)
@@ -407,23 +407,8 @@ class RunController:
         self._store.commit([run.with_status(ended.status)], story=story)
         self._tell_end(run.name)
 
-    def _ended_run(self, run: Run, state: str, failure: str | None, live: LiveRun | None) -> Run:
-        assert run.status is not None
-        now = self._context.clock.now()
-        passed = now - parse_stamp(run.status.started_at)
-        changes: dict[str, Any] = {
-            "state": state,
-            "ended_at": stamp(now),
-            "duration_ms": max(0, round(passed.total_seconds() * 1000)),
-            "failure": failure,
-        }
-        if live is not None:
-            changes["counts"] = live.totals()
-            changes["jobs"] = live.graph.jobs
-        return run.with_status(run.status.model_copy(update=changes))
-
     def _end_run(self, run: Run, state: str, failure: str, live: LiveRun | None) -> None:
-        self._store.commit([self._ended_run(run, state, failure, live)])
+        self._store.commit([ended_run(run, state, failure, self._context.clock.now(), live)])
         self._tell_end(run.name)
 
     def _tell_end(self, name: str) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from controllers.expression_references import ReadData
 from controllers.expressions import Scope
 from controllers.run.graph import RunGraph, StepKey
 from controllers.run.plan import Copy, file_name
-from datastore.clock import parse_stamp
+from datastore.clock import parse_stamp, stamp
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.kinds import Counts, Run
 
@@ -74,9 +75,7 @@ class LiveRun:
 _ENDS = ("succeeded", "failed", "skipped", "cancelled")
 
 
-def live_run(
-    run: Run, workflow: Workflow, env: dict[str, str], read_data: ReadData
-) -> LiveRun:
+def live_run(run: Run, workflow: Workflow, env: dict[str, str], read_data: ReadData) -> LiveRun:
     """The memory of a run at its first look."""
     started_at = run.status.started_at if run.status is not None else run.created_at
     about = {
@@ -94,3 +93,21 @@ def live_run(
         priority=run.spec.priority,
         graph=RunGraph(workflow),
     )
+
+
+def ended_run(
+    run: Run, state: str, failure: str | None, now: datetime, live: LiveRun | None
+) -> Run:
+    """The run's record at its end, with the counts of what is remembered of it."""
+    assert run.status is not None
+    passed = now - parse_stamp(run.status.started_at)
+    changes: dict[str, Any] = {
+        "state": state,
+        "ended_at": stamp(now),
+        "duration_ms": max(0, round(passed.total_seconds() * 1000)),
+        "failure": failure,
+    }
+    if live is not None:
+        changes["counts"] = live.totals()
+        changes["jobs"] = live.graph.jobs
+    return run.with_status(run.status.model_copy(update=changes))

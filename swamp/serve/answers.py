@@ -55,10 +55,15 @@ async def told(store: Store, body: Any) -> web.Response:
 
 async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:
     """The answer to a change, once that is on disk; Degraded while it is not."""
+    await durable(store)
+    return web.json_response(body, status=status)
+
+
+async def durable(store: Store) -> None:
+    """Return once all that memory shows is on disk; Degraded while it is not."""
     trouble = await _trouble_before_barrier(store)
     if trouble is not None:
         raise Degraded(f"noted, and in force once the disk takes writes again: {trouble}")
-    return web.json_response(body, status=status)
 
 
 def refuse_if_degraded(store: Store) -> None:

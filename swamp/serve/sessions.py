@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hello
 from controllers.lease import LeaseController
 from controllers.ports import SessionInfo
-from datastore.kinds import LEASES, Lease, Pending
+from datastore.errors import SwampError
+from datastore.kinds import LEASES, Lease, Outcome, Pending
 from datastore.store import Store
+from swamp.execute.redaction import masked_outcome
 from swamp.protocol import (
     PROTOCOL_VERSION,
     Accepted,
@@ -38,6 +40,7 @@ from swamp.protocol import (
     ToWorker,
     encode,
 )
+from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +103,7 @@ class Rules:
     environment: Mapping[str, str]
     fresh_token: Callable[[str], Awaitable[None]]
     """Has the token's desired file looked at again before it is redeemed."""
+    secrets: DispatchSecrets = field(default_factory=DispatchSecrets)
 
 
 class Sessions:
@@ -109,6 +113,7 @@ class Sessions:
         self._store = store
         self._output = output
         self._rules = rules
+        self._secrets = rules.secrets
         self._open: dict[str, Session] = {}
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
@@ -116,6 +121,7 @@ class Sessions:
         self._leases: LeaseController
         self._enrollment: EnrollmentController
         self._changed: Callable[[str], None]
+        store.watch(LEASES, self._forget_ended)
 
     def bind(
         self,
@@ -135,6 +141,29 @@ class Sessions:
         return None if session is None else session.info
 
     def dispatch(self, lease: Lease, pending: Pending) -> None:
+        session = self._open.get(lease.spec.worker)
+        if session is not None:
+            self._secrets.open_then(
+                lease.name,
+                pending.spec.call,
+                lambda opened: self._send_dispatch(session, pending, opened),
+            )
+
+    def _send_dispatch(
+        self, session: Session, pending: Pending, opened: Opened | SwampError
+    ) -> None:
+        lease = self._store.find(LEASES, pending.name)
+        if lease is None or not lease.live or self._open.get(session.worker) is not session:
+            return
+        if isinstance(opened, SwampError):
+            failed = Outcome(ok=False, reason="start_failed", error=str(opened))
+            self._leases.settle(session.worker, lease.name, failed)
+            return
+        if lease.spec.cancel:
+            # The cancel went out while the secrets were read; the worker knew nothing of it then.
+            cancelled = Outcome(ok=False, reason="cancelled", error="cancelled")
+            self._leases.settle(session.worker, lease.name, cancelled)
+            return
         spec = pending.spec
         frame = Dispatch(
             dispatch=lease.name,
@@ -142,11 +171,17 @@ class Sessions:
             workflow=spec.workflow,
             job=spec.job,
             step=spec.step,
-            call=spec.call,
+            call=opened.call,
             timeout_s=spec.timeout_s,
             environment=dict(self._rules.environment),
+            credential=opened.credential,
+            secrets=list(opened.secrets),
         )
-        self._send_to(lease.spec.worker, frame)
+        self.send(session, frame)
+
+    def _forget_ended(self, name: str) -> None:
+        if self._store.is_finished(LEASES, name):
+            self._secrets.forget(name)
 
     def cancel(self, worker: str, dispatch: str) -> None:
         self._send_to(worker, Cancel(dispatch=dispatch))
@@ -298,11 +333,8 @@ class Sessions:
             "job": lease.spec.job,
             "step": lease.spec.step,
             "stream": frame.stream,
+            **self._secrets.redactor(lease.name).piece(frame.text, frame.data),
         }
-        if frame.text is not None:
-            event["text"] = frame.text
-        else:
-            event["data"] = frame.data
         self._unwritten[frame.dispatch] = self._unwritten.get(frame.dispatch, 0) + 1
         self._output.output(
             lease.spec.run,
@@ -326,7 +358,9 @@ class Sessions:
         if frame.dispatch in self._unwritten:
             self._results[frame.dispatch] = (session, frame)
         elif self._open.get(session.worker) is session:
-            self._leases.settle(session.worker, frame.dispatch, frame.outcome)
+            outcome = masked_outcome(frame.outcome, self._secrets.redactor(frame.dispatch))
+            self._leases.settle(session.worker, frame.dispatch, outcome)
+            self._secrets.forget(frame.dispatch)
             self.send(session, Ack(dispatch=frame.dispatch))
 
     def closed(self, session: Session) -> None:

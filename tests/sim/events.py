@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sim.world import World
-
 from datastore.kinds import RUNS
 from datastore.store import Store
+from sim.world import World
 
 Written = Callable[[], None]
 

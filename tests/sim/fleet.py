@@ -12,6 +12,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from controllers.controller import RESYNC_S
+from datastore.definitions.workflow import Workflow
+from datastore.ids import uuid7
+from datastore.kinds import WORKERS, RunSpec
 from sim.faults import Rates
 from sim.invariants import Watchman
 from sim.loop import Deadlock, run
@@ -19,11 +23,6 @@ from sim.server import SimServer, Unreachable
 from sim.worker import Machine, SimProcess, simulated_network, worker_name_of
 from sim.workload import draw_machines, draw_workflow, is_placed
 from sim.world import Violation, World
-
-from controllers.controller import RESYNC_S
-from datastore.definitions.workflow import Workflow
-from datastore.ids import uuid7
-from datastore.kinds import WORKERS, RunSpec
 
 CALM_S = 600.0
 """How long everything may take to end once nothing goes wrong any more."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sim.world import World
-
 from controllers.placement import available, matches
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Counts
 from datastore.kinds.dispatch import run_of
 from datastore.store import Store
+from sim.world import World
 from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
 
 IDLE_SLOT_S = 1.5

@@ -10,10 +10,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from sim.world import World
-
 from datastore.journal import Op, Put, Remove
 from datastore.store import Store
+from sim.world import World
 
 BATCH_MAX = 500
 

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from sim.world import World
-
 from controllers.ports import LocalEnded
 from datastore.kinds import STEPS, Call, Outcome
 from datastore.store import Store
+from sim.world import World
 
 
 class SimLocalExecutor:

@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from aiohttp import WSMessage, WSMsgType
+
 from sim.world import World
 
 APART_S = 1e-6

@@ -11,13 +11,6 @@ import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from sim.events import SimEvents
-from sim.invariants import Watchman
-from sim.journal import SimJournal, load
-from sim.local import SimLocalExecutor
-from sim.network import Wire
-from sim.world import World
-
 from controllers.boot_sweep import BootSweep
 from controllers.enrollment import EnrollmentRefused, Made, create_token
 from controllers.manager import Manager, Settings
@@ -27,6 +20,12 @@ from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.ids import uuid7
 from datastore.kinds import KINDS, TOKENS, Call, TokenSpec
 from datastore.store import Store
+from sim.events import SimEvents
+from sim.invariants import Watchman
+from sim.journal import SimJournal, load
+from sim.local import SimLocalExecutor
+from sim.network import Wire
+from sim.world import World
 from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
 from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions, refusal
 

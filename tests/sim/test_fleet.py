@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sim.fleet import SimFleet
 from sim.mutants.planted import PLANTED
 from sim.world import Violation

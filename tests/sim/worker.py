@@ -16,12 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import swamp.worker.worker
+from datastore.kinds import Outcome
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
 from sim.world import World
-
-import swamp.worker.worker
-from datastore.kinds import Outcome
 from swamp.execute.execution import Host
 from swamp.protocol import Dispatch, Refused
 from swamp.worker.link import Link, SocketLost

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from sim.worker import Machine
-
 from datastore.definitions.workflow import Workflow, workflow_from_source
+from sim.worker import Machine
 
 POOLS = ("a", "b")
 CONDITIONS = ("always", "succeeded", "failed", "completed", "skipped")

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sim.faults import Rates
-from sim.loop import SimLoop
-
 from datastore.desired import DesiredFile
 from datastore.journal import Story
 from datastore.kinds import WORKERS
 from datastore.record import Kind, Record
 from datastore.store import Wake
+from sim.faults import Rates
+from sim.loop import SimLoop
 
 EPOCH = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 

@@ -92,8 +92,8 @@ def test_the_queue_from_records_says_why(repo: Layout, swamp: Any) -> None:
     on_disk(repo, Record(PENDING, "r.j.s.1", "u", AT, spec, status))
     headers, row = swamp("worker", "queue").out.splitlines()
     assert headers.split("  ")[0] == "REQUIREMENT"
-    assert headers.split() == ["REQUIREMENT", "STEP", "MODEL", "QUEUED", "AT", "AGE", "REASON"]
-    assert row.startswith(f"pool=gpu     w/j/s  m      {AT}  ")
+    assert " ".join(headers.split()) == "REQUIREMENT STEP MODEL PRIO QUEUED AT AGE REASON"
+    assert row.startswith(f"pool=gpu     w/j/s  m      3     {AT}  ")
     assert row.endswith("  0 of 0 workers fit")
 
 

@@ -1,0 +1,200 @@
+"""Where steps put their outputs: `PUT /api/v1/data/<name>` with the credential of their dispatch.
+
+Makes true: the lease says that it wrote, durably, before the first byte is stored (promise 2); an
+output is whole and durable before it is acknowledged; a broken upload leaves nothing. A body is
+never in memory as a whole, and every touch of the disk is in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp import web
+
+from controllers.lease import LeaseController
+from datastore.clock import Clock, stamp
+from datastore.kinds import LEASES, PENDING, STEPS, Call
+from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
+from datastore.store import Store
+from swamp.protocol import DATA_PATH
+from swamp.serve.answers import ApiError, durable, errors_as_json, refuse_if_degraded
+from swamp.serve.credentials import Credentials
+from swamp.serve.step_data import OutputsOfSteps
+
+OUTPUT_MAX_BYTES = 1 << 30
+PIECE_BYTES = 256 << 10
+STALLED_S = 60.0
+"""How long an upload may stand still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A dispatch that may write now. `worker` None: the orchestrator runs the step itself."""
+
+    origin: Origin
+    declared: tuple[str, ...]
+    worker: str | None
+
+
+class DataPlane:
+    """Serves uploads, on the public address and on a local one for the orchestrator's own steps."""
+
+    def __init__(
+        self,
+        store: Store,
+        outputs: OutputsOfSteps,
+        credentials: Credentials,
+        clock: Clock,
+        most_bytes: int = OUTPUT_MAX_BYTES,
+    ) -> None:
+        self._store = store
+        self._outputs = outputs
+        self._credentials = credentials
+        self._clock = clock
+        self._most_bytes = most_bytes
+        self._leases: LeaseController
+
+    def bind(self, leases: LeaseController) -> None:
+        """Tie it to the controller that marks leases."""
+        self._leases = leases
+
+    def routes(self) -> list[web.RouteDef]:
+        """The routes; they ask for a dispatch's credential and for no other."""
+        return [web.put(f"{DATA_PATH}/{{name}}", self.put)]
+
+    @contextlib.asynccontextmanager
+    async def on_loopback(self) -> AsyncIterator[str]:
+        """Serve on a free port of this machine meanwhile; the URL for `SWAMP_DATA_URL`."""
+        app = web.Application(middlewares=[errors_as_json])
+        app.add_routes(self.routes())
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            yield f"http://{host}:{port}{DATA_PATH}"
+        finally:
+            await runner.cleanup()
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Store the body as the next version of an output."""
+        dispatch = self._authenticated(request)
+        writer = self._writer(dispatch)
+        name = request.match_info["name"]
+        _refuse_undeclared(name, writer)
+        if request.content_length is not None and request.content_length > self._most_bytes:
+            raise self._too_large(name)
+        refuse_if_degraded(self._store)
+        if writer.worker is not None and not self._leases.first_write(writer.worker, dispatch):
+            raise _over(dispatch)
+        # Whoever set the mark: it may not be on disk yet.
+        await durable(self._store)
+        stored = await self._receive(request, writer, name)
+        answer = {
+            "name": stored.name,
+            "version": stored.version,
+            "size": stored.size,
+            "sha256": stored.sha256,
+        }
+        return web.json_response(answer, status=201)
+
+    # -- who asks --------------------------------------------------------------------------------
+
+    def _authenticated(self, request: web.Request) -> str:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        dispatch = self._credentials.dispatch_of(given.strip())
+        if scheme.lower() != "bearer" or dispatch is None:
+            raise ApiError(
+                401,
+                "unauthorized",
+                "outputs are put by steps: send 'Authorization: Bearer $SWAMP_DATA_TOKEN'",
+            )
+        return dispatch
+
+    def _writer(self, dispatch: str) -> Writer:
+        """ApiError when the dispatch has ended."""
+        lease = self._store.find(LEASES, dispatch)
+        pending = self._store.find(PENDING, dispatch)
+        if lease is not None and lease.live and pending is not None:
+            spec, call = pending.spec, pending.spec.call
+            origin = Origin(call.model, spec.run, spec.job, spec.step, dispatch)
+            return Writer(origin, _declared(call), lease.spec.worker)
+        step = self._store.find(STEPS, dispatch) if lease is None else None
+        if step is None or step.state != "running" or step.spec.call is None:
+            raise _over(dispatch)
+        own = step.spec
+        origin = Origin(step.spec.call.model, own.run, own.job, own.step, dispatch)
+        return Writer(origin, _declared(step.spec.call), None)
+
+    # -- the body --------------------------------------------------------------------------------
+
+    async def _receive(self, request: web.Request, writer: Writer, name: str) -> StoredOutput:
+        files, origin = self._outputs.files, writer.origin
+        try:
+            upload = await asyncio.to_thread(files.begin)
+            try:
+                await self._take(request, upload, writer, name)
+                given = request.headers.get("Content-Type", DEFAULT_TYPE)[:200]
+                at = stamp(self._clock.now())
+                stored = await asyncio.to_thread(files.keep, upload, origin, name, given, at)
+            except BaseException:
+                await asyncio.shield(asyncio.to_thread(upload.discard))
+                raise
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ApiError(507, "not_stored", f"output '{name}' cannot be stored: {reason}") from None
+        try:
+            self._writer(origin.dispatch)
+        except ApiError:
+            # Nobody was told of it, and the step's record is final without it.
+            await asyncio.to_thread(files.remove, stored)
+            raise
+        self._outputs.note(stored)
+        return stored
+
+    async def _take(
+        self, request: web.Request, upload: Upload, writer: Writer, name: str
+    ) -> None:
+        while data := await self._piece(request, name):
+            self._writer(writer.origin.dispatch)
+            if upload.size + len(data) > self._most_bytes:
+                raise self._too_large(name)
+            await asyncio.to_thread(upload.write, data)
+
+    @staticmethod
+    async def _piece(request: web.Request, name: str) -> bytes:
+        try:
+            async with asyncio.timeout(STALLED_S):
+                return await request.content.read(PIECE_BYTES)
+        except TimeoutError:
+            message = f"the upload of '{name}' stood still for {STALLED_S:g}s: nothing is kept"
+            raise ApiError(408, "stalled", message) from None
+        except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, ConnectionError) as error:
+            message = f"the upload of '{name}' broke: nothing is kept ({error})"
+            raise ApiError(400, "broken_upload", message) from None
+
+    def _too_large(self, name: str) -> ApiError:
+        most = f"{self._most_bytes:,} bytes"
+        return ApiError(413, "too_large", f"output '{name}' is too large: at most {most}")
+
+
+def _declared(call: Call) -> tuple[str, ...]:
+    return tuple(call.arguments.get("outputs") or ())
+
+
+def _refuse_undeclared(name: str, writer: Writer) -> None:
+    if name in writer.declared:
+        return
+    listed = ", ".join(writer.declared)
+    declares = f"declares: {listed}" if listed else "declares none: add `outputs: [NAME]` to it"
+    message = f"step '{writer.origin.step}' declares no output '{name[:80]}'; it {declares}"
+    raise ApiError(400, "undeclared_output", message)
+
+
+def _over(dispatch: str) -> ApiError:
+    return ApiError(409, "dispatch_over", f"dispatch {dispatch} is over: it takes no more outputs")

@@ -1,0 +1,109 @@
+"""What only one dispatch may know, from its start to its end: its credential, and secrets.
+
+Makes true: secrets are read when a dispatch leaves and kept in memory only, to mask them in all
+that comes back; after a restart they are read again for what still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from controllers.expression_references import SecretRef, secrets_in
+from datastore.errors import NotFound, SwampError
+from datastore.kinds import Call
+from swamp.execute.redaction import Redactor
+from swamp.execute.secret_arguments import filled
+from swamp.serve.credentials import Credentials
+
+log = logging.getLogger(__name__)
+
+ReadSecret = Callable[[str, str], str]
+"""The value of a key of a vault; SwampError without it. Blocks."""
+
+
+def no_vaults(vault: str, key: str) -> str:
+    """There are no vaults."""
+    raise NotFound(f"no vault '{vault}'")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A call as its runner gets it."""
+
+    call: Call = field(repr=False)
+    credential: str = field(default="", repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+
+class DispatchSecrets:
+    """Use it from the event loop; what blocks says so."""
+
+    def __init__(
+        self, credentials: Credentials | None = None, read: ReadSecret = no_vaults
+    ) -> None:
+        self._credentials = credentials
+        self._read = read
+        self._redactors: dict[str, Redactor] = {}
+
+    def open(self, dispatch: str, call: Call) -> Opened:
+        """The call with its secrets; SwampError without one of them. Blocks if it asks for any."""
+        asked = secrets_in(call.arguments)
+        values = {ref: self._value(ref) for ref in asked}
+        credential = self._credentials.of(dispatch) if self._credentials is not None else ""
+        secrets = tuple(values.values())
+        if secrets:
+            self._redactors[dispatch] = Redactor([*secrets, credential])
+        return Opened(filled(call, values) if asked else call, credential, secrets)
+
+    def open_then(
+        self, dispatch: str, call: Call, then: Callable[[Opened | SwampError], None]
+    ) -> None:
+        """Call `then` with the opened call, or why there is none: later if secrets are read."""
+        if not secrets_in(call.arguments):
+            then(self.open(dispatch, call))
+            return
+        reading = asyncio.get_running_loop().run_in_executor(None, self._try, dispatch, call)
+        reading.add_done_callback(
+            lambda read: None if read.cancelled() else then(read.result())
+        )
+
+    def reopen(self, calls: Mapping[str, Call]) -> None:
+        """Know the secrets of dispatches that an earlier process started. Blocks."""
+        for dispatch, call in calls.items():
+            opened = self._try(dispatch, call)
+            if isinstance(opened, SwampError):
+                log.warning("output of %s is masked by its worker alone: %s", dispatch, opened)
+
+    def check(self, call: Call) -> None:
+        """SwampError when the call asks for what is not there. Blocks if it asks for any."""
+        asked = secrets_in(call.arguments)
+        if asked:
+            filled(call, {ref: self._value(ref) for ref in asked})
+
+    def redactor(self, dispatch: str) -> Redactor:
+        """Masks what the dispatch may know."""
+        known = self._redactors.get(dispatch)
+        if known is None:
+            mine = [self._credentials.of(dispatch)] if self._credentials is not None else []
+            known = self._redactors[dispatch] = Redactor(mine)
+        return known
+
+    def forget(self, dispatch: str) -> None:
+        """The dispatch has ended."""
+        self._redactors.pop(dispatch, None)
+
+    def _try(self, dispatch: str, call: Call) -> Opened | SwampError:
+        try:
+            return self.open(dispatch, call)
+        except SwampError as error:
+            return error
+
+    def _value(self, ref: SecretRef) -> str:
+        try:
+            return self._read(ref.vault, ref.key)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SwampError(f"secret '{ref.key}' of vault '{ref.vault}': {reason}") from None

@@ -1,0 +1,47 @@
+"""What steps write and read, as the run controller sees it: outputs on disk, secrets in vaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from controllers.expression_references import DataRef
+from datastore.kinds import LEASES, STEPS, Call, WrittenOutput
+from datastore.outputs import OutputFiles, StoredOutput
+from datastore.store import Store
+
+CheckCall = Callable[[Call], None]
+
+
+class OutputsOfSteps:
+    """The run controller's `StepData`."""
+
+    def __init__(self, files: OutputFiles, check_secrets: CheckCall) -> None:
+        self.files = files
+        self._check_secrets = check_secrets
+        self._written: dict[str, list[WrittenOutput]] = {}
+
+    def load(self, store: Store) -> None:
+        """Learn what is there, also of dispatches that an earlier process started. Blocks."""
+        self.files.load()
+        models = {lease.spec.model for lease in store.live(LEASES)}
+        models |= {step.spec.call.model for step in store.live(STEPS) if step.spec.call is not None}
+        runs = {record.spec.run for kind in (LEASES, STEPS) for record in store.live(kind)}
+        for stored in self.files.of_models(models):
+            if stored.origin.run in runs:
+                self.note(stored)
+
+    def note(self, stored: StoredOutput) -> None:
+        """A dispatch has written an output."""
+        written = WrittenOutput(name=stored.name, version=stored.version, size=stored.size)
+        self._written.setdefault(stored.origin.dispatch, []).append(written)
+
+    def written_by(self, dispatch: str) -> list[WrittenOutput]:
+        """What the dispatch has written. Asked at its end; nothing is kept after that."""
+        return self._written.pop(dispatch, [])
+
+    def read(self, ref: DataRef) -> Any:
+        return self.files.content(ref.model, ref.name, ref.version)
+
+    def check_secrets(self, call: Call) -> None:
+        self._check_secrets(call)

@@ -1,0 +1,111 @@
+"""Who fits a placement and who is chosen, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controllers.placement import Fleet, available, choose, explain, matches
+from datastore.definitions.placement import PlacementTemplate
+from datastore.kinds import WORKERS, Placement, Worker, WorkerSpec, WorkerStatus
+from datastore.record import Record
+
+AT = "2026-11-29T12:00:00.000Z"
+
+
+def worker(name: str = "box", *, schedulable: bool = True, **status: Any) -> Worker:
+    known = {
+        "state": "connected", "instance": f"{name}-1", "machine": name, "token": name,
+        "labels": {"pool": "gpu", "zone": "a"}, "platform": "linux", "arch": "x86_64",
+        "version": "1", "capacity": 2, "enrolled_at": AT, "last_seen_at": AT,
+    }  # fmt: skip
+    made = WorkerStatus.model_validate({**known, **status})
+    return Record(WORKERS, name, name, AT, WorkerSpec(schedulable=schedulable), made)
+
+
+def reason(placement: Placement, *workers: Worker, load: int = 0) -> str:
+    held = tuple(f"d{i}" for i in range(load))
+    fleet = Fleet(workers, lambda name: held, lambda name: False, known=len(workers))
+    return explain(placement, fleet).code
+
+
+@pytest.mark.parametrize(
+    ("template", "active"),
+    [
+        (PlacementTemplate(), False),
+        (PlacementTemplate(labels={}), False),
+        (PlacementTemplate(target="box"), True),
+        (PlacementTemplate(labels={"pool": "gpu"}), True),
+        (PlacementTemplate(platform="linux"), True),
+    ],
+)
+def test_any_single_field_is_a_placement_and_none_is_none(
+    template: PlacementTemplate, active: bool
+) -> None:
+    assert template.active is active
+
+
+@pytest.mark.parametrize(
+    ("placement", "fits"),
+    [
+        (Placement(), True),
+        (Placement(target="box"), True),
+        (Placement(target="box-1"), True),
+        (Placement(target="other"), False),
+        (Placement(target="box", labels={"pool": "cpu"}), True),
+        (Placement(labels={"pool": "gpu"}), True),
+        (Placement(labels={"pool": "gpu", "zone": "a"}), True),
+        (Placement(labels={"pool": "gpu", "zone": "b"}), False),
+        (Placement(labels={"rack": "7"}), False),
+        (Placement(platform="linux"), True),
+        (Placement(platform="linux/x86_64"), True),
+        (Placement(platform="linux/arm64"), False),
+        (Placement(platform="darwin"), False),
+        (Placement(platform="linux", labels={"pool": "cpu"}), False),
+    ],
+)
+def test_every_given_part_must_hold_and_a_target_decides_alone(
+    placement: Placement, fits: bool
+) -> None:
+    assert matches(placement, worker()) is fits
+
+
+def test_disconnected_draining_and_cordoned_workers_take_nothing() -> None:
+    assert available(worker())
+    assert not available(worker(state="disconnected"))
+    assert not available(worker(draining=True))
+    assert not available(worker(schedulable=False))
+
+
+def test_most_free_slots_win_and_then_the_name() -> None:
+    fleet = [worker("c", capacity=2), worker("b", capacity=2), worker("a", capacity=1)]
+    free = {"a": 1, "b": 2, "c": 2}
+    for order in (fleet, fleet[::-1]):
+        chosen = choose(order, lambda one: free[one.name])
+        assert chosen is not None
+        assert chosen.name == "b"
+
+
+def test_a_worker_with_a_free_slot_is_chosen_and_a_full_one_never() -> None:
+    fleet = [worker("a", capacity=3), worker("b", capacity=3)]
+    one_left = choose(fleet, lambda one: {"a": 0, "b": 1}[one.name])
+    assert one_left is not None
+    assert one_left.name == "b"
+    assert choose(fleet, lambda one: 0) is None
+    assert choose([], lambda one: 1) is None
+
+
+@pytest.mark.parametrize("target", [None, "box"])
+def test_whoever_cannot_run_now_waits_with_the_reason(target: str | None) -> None:
+    placement = Placement(target=target) if target else Placement(labels={"pool": "gpu"})
+    assert reason(placement, worker(), load=2) == "full"
+    assert reason(placement, worker(draining=True)) == "draining"
+    assert reason(placement, worker(schedulable=False)) == "cordoned"
+
+
+def test_a_placement_that_nobody_meets_waits_too() -> None:
+    assert reason(Placement(labels={"pool": "cpu"}), worker()) == "no_match"
+    assert reason(Placement(labels={"pool": "cpu"})) == "no_workers"
+    assert reason(Placement(target="other")) == "target_unknown"
+    assert reason(Placement(target="box"), worker(state="disconnected")) == "target_disconnected"
