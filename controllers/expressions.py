@@ -1,8 +1,8 @@
 """`${{ … }}` in workflows and definitions: templates are read once and rendered against a scope.
 
 A string that is one whole expression keeps the type of its value; embedded ones become text. Plain
-paths are resolved here and now; everything else is CEL or reads outputs, which is blocking work: ask
-`needs_thread` and use one. What asks for a secret stays as it is, as a SecretText.
+paths are resolved here and now; everything else is CEL or reads outputs, which is blocking work:
+ask `needs_thread` and use one. What asks for a secret stays as it is, as a SecretText.
 """
 
 from __future__ import annotations

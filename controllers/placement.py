@@ -200,7 +200,9 @@ def _label_hint(key: str, rule: LabelRule, connected: list[Worker]) -> str:
         near = get_close_matches(key, keys, n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""
         return f" (no worker has a label '{key}'{advice})"
-    near = get_close_matches(rule, values, n=1) if isinstance(rule, str) else []
+    # Where somebody has the value, it is no misspelling: that worker has a reason of its own.
+    misspelt = isinstance(rule, str) and rule not in values
+    near = get_close_matches(str(rule), values, n=1) if misspelt else []
     advice = f"; did you mean '{near[0]}'?" if near else ""
     more = f" and {len(values) - SHOWN_MOST} more" if len(values) > SHOWN_MOST else ""
     return f" ({key} is: {', '.join(values[:SHOWN_MOST])}{more}{advice})"

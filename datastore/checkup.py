@@ -72,16 +72,8 @@ def records(layout: Layout) -> Iterator[Finding]:
             name = file.removesuffix(".yaml")
             if known.get(name) != stat and name not in waiting and stat.mtime_ns < young:
                 yield from _suspect(layout, kind, name, is_known=name in known)
-        for name in sorted(known.keys() - waiting):
-            path = layout.record_file(kind.folder, name)
-            if f"{name}.yaml" not in on_disk and not path.exists():
-                shown = layout.shown(path)
-                yield Finding(
-                    "warning",
-                    "records",
-                    f"{shown} is missing",
-                    "nothing: the record is in the index, and the server writes the file again",
-                )
+        gone = [name for name in sorted(known.keys() - waiting) if f"{name}.yaml" not in on_disk]
+        yield from _missing(layout, kind, gone)
     yield Finding("ok", "records", f"{count} records looked at")
 
 
@@ -144,6 +136,20 @@ def _suspect(
             f"{shown} says {record.state or 'new'}, but the server did not write it",
             "nothing: the next start of `swamp serve` ends it; it is never continued",
         )
+
+
+def _missing(layout: Layout, kind: Kind[Any, Any], names: list[str]) -> Iterator[Finding]:
+    """Those of the names that have a row in the index and no file, also at a second look."""
+    known = _indexed(layout, kind) if names else {}
+    for name in names:
+        path = layout.record_file(kind.folder, name)
+        if name in known and not path.exists():
+            yield Finding(
+                "warning",
+                "records",
+                f"{layout.shown(path)} is missing",
+                "nothing: the record is in the index, and the server writes the file again",
+            )
 
 
 def _indexed(layout: Layout, kind: Kind[Any, Any]) -> dict[str, Stat]:

@@ -96,14 +96,20 @@ class OpenedEngine:
         return self.observed.look_at(paths)
 
     def restore(self) -> list[str]:
-        """Have journal and index written again where they were removed; which were. Blocks."""
+        """Have journal and index written again where they were removed; which were. Blocks.
+
+        DatastoreError or OSError while the disk refuses.
+        """
         removed = []
         if self.journal.removed:
             removed.append("journal")
             self.journal.restore()
         if self._index.removed:
             removed.append("index")
-            self.observed.sync_index()
+            try:
+                self.observed.sync_index()
+            except sqlite3.Error as error:
+                raise DatastoreError(f"the index cannot be written anew: {error}") from error
         return removed
 
     def close(self, give_up_after_s: float = 30.0) -> None:

@@ -24,20 +24,8 @@ class InvalidKey(DatastoreError):
 
 def load_or_make(layout: Layout) -> bytes:
     """The key; made if there is none. Blocking. InvalidKey if the file is damaged."""
-    layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = layout.private / f".key-{os.getpid()}-{secrets.token_hex(4)}"
     if not layout.key.exists():
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, secrets.token_bytes(KEY_BYTES))
-            os.fsync(descriptor)
-            # Whoever comes second finds the key of the first.
-            os.link(beside, layout.key)
-        except FileExistsError:
-            pass
-        finally:
-            os.close(descriptor)
-            beside.unlink()
+        place(layout, secrets.token_bytes(KEY_BYTES))
     key = layout.key.read_bytes()
     if len(key) != KEY_BYTES:
         raise InvalidKey(
@@ -45,6 +33,23 @@ def load_or_make(layout: Layout) -> bytes:
             " from a backup; without it no secret of the vaults can be read"
         )
     return key
+
+
+def place(layout: Layout, key: bytes) -> None:
+    """Put the key into its file, durably, unless there is one already. Blocking."""
+    layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = layout.private / f".key-{os.getpid()}-{secrets.token_hex(4)}"
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, key)
+        os.fsync(descriptor)
+        # Whoever comes second finds the key of the first.
+        os.link(beside, layout.key)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(descriptor)
+        beside.unlink()
 
 
 def derive(key: bytes, purpose: str) -> bytes:

@@ -1,8 +1,9 @@
 """`.swamp/` while the server runs: what is removed there is noticed, told, and written again.
 
-`git clean -fdx` removes the folder like everything else that git ignores. Journal, index and the
-events of live runs are restored from memory, and the lock is taken again before anything else, so
-that no second server finds the repository free.
+`git clean -fdx` removes the folder like everything else that git ignores. Journal, index, key and
+the events of live runs are restored from memory, and the lock is taken again before anything else,
+so that no second server finds the repository free. Secrets and outputs are in no memory: they are
+lost, and that is said.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import logging
 from pathlib import Path
 
 from datastore.engine import OpenedEngine
-from datastore.errors import RepositoryLocked
+from datastore.errors import DatastoreError
 from datastore.events import EventLog
+from datastore.key_file import place
 from datastore.layout import Layout, create_folders
 from datastore.lock import RepositoryLock
+from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
 
@@ -33,39 +36,57 @@ class PrivateFolder:
         self._lock = lock
         self._engine = engine
         self._events = events
+        secrets = layout.private / "secrets"
+        self._folders = WatchedFolders((layout.events, layout.logs, layout.data, secrets))
+        self._key: bytes | None = None
         self._told = ""
 
     async def keep(self) -> None:
         """Look again and again until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                emptied = await asyncio.to_thread(self._emptied)
-                restored = await asyncio.to_thread(self._restore)
-                runs = await self._events.restore()
-            except (OSError, RepositoryLocked) as error:
-                self._tell_trouble(str(error))
-                continue
-            if runs:
-                restored.append(f"events of {len(runs)} live run{'s' if len(runs) > 1 else ''}")
-            if restored:
-                log.warning("%s was removed: written again from memory", ", ".join(restored))
-            for folder in emptied:
-                log.warning("%s was removed with what was in it", self._layout.shown(folder))
-            self._told = ""
+        await asyncio.to_thread(self._folders.hold)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                await self._look()
+        finally:
+            self._folders.release()
 
-    def _emptied(self) -> list[Path]:
-        """Folders that are gone; nothing holds what was in them."""
-        folders = (self._layout.events, self._layout.logs, self._layout.data)
-        return [folder for folder in folders if not folder.is_dir()]
+    async def _look(self) -> None:
+        try:
+            lost, restored = await asyncio.to_thread(self._restore)
+            runs = await self._events.restore()
+        except (OSError, DatastoreError) as error:
+            if str(error) != self._told:
+                log.error("what was removed from .swamp/ cannot be restored yet: %s", error)
+            self._told = str(error)
+            return
+        self._told = ""
+        if runs:
+            restored.append(f"events of {len(runs)} live run{'s' if len(runs) > 1 else ''}")
+        for folder in lost:
+            log.warning("%s/ was removed: what was in it is lost", self._layout.shown(folder))
+        if restored:
+            log.warning("%s was removed: written again from memory", ", ".join(restored))
 
-    def _restore(self) -> list[str]:
-        """Have everything again that can be; the names of what was gone."""
+    def _restore(self) -> tuple[list[Path], list[str]]:
+        """Have everything again that can be; the folders that are lost, the names of the rest."""
         restored = ["lock"] if self._lock.renew() else []
-        create_folders(self._layout)
-        return [f".swamp/{name}" for name in (*restored, *self._engine.restore())]
+        lost = self._folders.lost()
+        if self._folders.replaced():
+            create_folders(self._layout)
+            self._folders.hold()
+        restored += self._engine.restore()
+        if self._key_was_lost():
+            restored.append("key")
+        return lost, [f".swamp/{name}" for name in restored]
 
-    def _tell_trouble(self, trouble: str) -> None:
-        if trouble != self._told:
-            log.error("what was removed from .swamp/ cannot be restored yet: %s", trouble)
-        self._told = trouble
+    def _key_was_lost(self) -> bool:
+        """Remember the key, or put the one that is remembered back; whether that was needed."""
+        try:
+            self._key = self._layout.key.read_bytes()
+        except FileNotFoundError:
+            if self._key is None:
+                return False
+            place(self._layout, self._key)
+            return True
+        return False

@@ -27,15 +27,19 @@ class WatchedFolders:
                 self._handles[folder] = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def replaced(self) -> list[Path]:
-        """The folders that are not the ones of the last `hold`: gone, new, or others."""
-        return [folder for folder in self._folders if not self._is_held(folder)]
+        """The folders that are not as at the last `hold`: gone, new, or others by now."""
+        return [folder for folder in self._folders if not self._is_as_held(folder)]
 
-    def _is_held(self, folder: Path) -> bool:
+    def lost(self) -> list[Path]:
+        """Of those, the ones that were there: what was in them has gone with them."""
+        return [folder for folder in self.replaced() if folder in self._handles]
+
+    def _is_as_held(self, folder: Path) -> bool:
         handle = self._handles.get(folder)
         try:
             now = os.stat(folder)
         except (FileNotFoundError, NotADirectoryError):
-            return False
+            return handle is None
         if handle is None:
             return False
         held = os.fstat(handle)

@@ -8,6 +8,7 @@ import typer
 
 from swamp import __version__
 from swamp.cli import (
+    data,
     demo,
     doctor,
     model,
@@ -41,6 +42,7 @@ def _groups(parent: typer.Typer) -> None:
     worker.app.add_typer(token.app, name="token")
     parent.add_typer(repository.app, name="repo")
     parent.add_typer(vault.app, name="vault")
+    parent.add_typer(data.app, name="data")
     parent.add_typer(model.app, name="model")
     parent.add_typer(workflow.app, name="workflow")
     parent.add_typer(run.app, name="run")

@@ -59,7 +59,8 @@ class Watch:
 
 def follow(console: Console, watch: Watch, lines: RunLines) -> None:
     """Show the run to its end. Ends the command with 1 unless it succeeded, 130 if left."""
-    arrived = _arriving(watch, console.note)
+    # A server in this very process ends no stream for a while: there is nothing to remark on.
+    arrived = _arriving(watch, (lambda line: None) if watch.is_here else console.note)
     interrupted = False
     while True:
         try:

@@ -149,7 +149,8 @@ def run(
         typer.Option(min=1, max=5, help="1 (most urgent) to 5; else what the workflow says."),
     ] = None,
     on_interrupt: Annotated[
-        OnInterrupt, typer.Option(help="What Ctrl-C does to the run.")
+        OnInterrupt,
+        typer.Option(help="What Ctrl-C does to the run of a server; one without is cancelled."),
     ] = OnInterrupt.ASK,
 ) -> None:
     from swamp.cli.follow import Watch, follow

@@ -6,6 +6,7 @@ The server validates with it before anything is dispatched, the worker again bef
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,8 @@ from datastore.errors import SwampError
 from datastore.kinds import Call
 
 SHELL = "command/shell"
-ARGUMENTS = ("run", "workingDir", "timeout", "env", "ignoreExitCode")
+ARGUMENTS = ("run", "workingDir", "timeout", "env", "ignoreExitCode", "outputs")
+_OUTPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class CallError(SwampError):
@@ -23,13 +25,17 @@ class CallError(SwampError):
 
 @dataclass(frozen=True, slots=True)
 class ShellCall:
-    """A checked `command/shell` call. `timeout_ms` None: no limit of its own."""
+    """A checked `command/shell` call. `timeout_ms` None: no limit of its own.
+
+    `outputs` are the names that the step may put.
+    """
 
     run: str
     working_dir: str | None = None
     timeout_ms: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     ignore_exit_code: bool = False
+    outputs: tuple[str, ...] = ()
 
     @staticmethod
     def parse(call: Call) -> ShellCall:
@@ -74,6 +80,7 @@ def _parse_shell(call: Call) -> ShellCall:
         timeout_ms=_timeout(call, arguments.get("timeout")),
         env=_env(call, arguments.get("env")),
         ignore_exit_code=bool(ignore),
+        outputs=_outputs(call, arguments.get("outputs")),
     )
 
 
@@ -95,6 +102,20 @@ def _env(call: Call, value: Any) -> dict[str, str]:
             raise CallError(f"{_where(call)}: {name!r} cannot be the name of a variable in 'env'")
         _text(call, f"env.{name}", text)
     return dict(value)
+
+
+def _outputs(call: Call, value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _wrong(call, "outputs", "a list of names", value)
+    for name in value:
+        if not isinstance(name, str) or not _OUTPUT_NAME.match(name):
+            raise CallError(
+                f"{_where(call)}: an output's name has at most 64 letters, digits, '.', '_' and"
+                f" '-', the first one a letter or digit; 'outputs' holds {str(name)[:80]!r}"
+            )
+    return tuple(value)
 
 
 def _text(call: Call, name: str, value: Any) -> str:

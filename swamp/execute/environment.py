@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from swamp.protocol import ships
+from swamp.protocol import DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE, ships
 
 _OWN_PREFIX = "SWAMP_"
 
@@ -22,3 +22,8 @@ def runner_environment(
     environment.update((name, value) for name, value in shipped.items() if ships(name))
     environment.update(extra)
     return environment
+
+
+def data_environment(url: str, credential: str) -> dict[str, str]:
+    """What a runner needs to put outputs; nothing without a credential."""
+    return {DATA_URL_VARIABLE: url, DATA_TOKEN_VARIABLE: credential} if credential else {}

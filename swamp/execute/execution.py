@@ -29,6 +29,7 @@ from swamp.execute.processes import (
     kill_marked,
     signal_group,
 )
+from swamp.execute.redaction import Redactor, masked_outcome
 from swamp.execute.streams import Output, OutputLimits, Pump, Sink
 
 _GROUP_POLL_S = 0.05
@@ -98,12 +99,16 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to execute. `environment` is complete but for the marks; `timeout_s` is the step's."""
+    """What to execute. `environment` is complete but for the marks; `timeout_s` is the step's.
+
+    `redactor` masks what may not show in output and outcome.
+    """
 
     dispatch: str
     call: ShellCall
     environment: Mapping[str, str]
     timeout_s: float | None = None
+    redactor: Redactor = field(default_factory=lambda: Redactor(()), repr=False)
 
     @property
     def limit_s(self) -> float | None:
@@ -121,7 +126,10 @@ class Execution:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._output = Output(sink, host.limits)
-        self._pumps = (Pump("stdout", self._output), Pump("stderr", self._output))
+        self._pumps = (
+            Pump("stdout", self._output, order.redactor),
+            Pump("stderr", self._output, order.redactor),
+        )
         self._process: Process | None = None
         self._stopped: str | None = None
         self._patience_s = host.patience.kill_after_s
@@ -159,7 +167,8 @@ class Execution:
             if scratch is not None:
                 await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
         took_ms = round((self._loop.time() - began) * 1000)
-        return outcome.model_copy(update={"duration_ms": took_ms})
+        outcome = outcome.model_copy(update={"duration_ms": took_ms})
+        return masked_outcome(outcome, self._order.redactor)
 
     async def _run_in(self, directory: str) -> Outcome:
         process = await self._spawn(directory)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from swamp.execute.redaction import RedactedStream, Redactor
 from swamp.protocol import OUTPUT_CHUNK_BYTES
 
 StreamName = Literal["stdout", "stderr"]
@@ -120,13 +121,16 @@ class Output:
 class Pump:
     """Carries one pipe of the child to the output until its end, or until nobody may wait longer.
 
+    Secrets are masked here, before anything is kept or sent.
+
     `truncated` tells that the pipe was still open then: a background process holds it.
     """
 
-    def __init__(self, stream: StreamName, output: Output) -> None:
+    def __init__(self, stream: StreamName, output: Output, redactor: Redactor) -> None:
         self.truncated = False
         self._stream = stream
         self._output = output
+        self._redacted = RedactedStream(redactor)
         self._reader = asyncio.StreamReader(limit=OUTPUT_CHUNK_BYTES)
         self._transport: asyncio.ReadTransport | None = None
         self._until: float | None = None
@@ -150,15 +154,15 @@ class Pump:
         loop = asyncio.get_running_loop()
         carry = b""
         while data := await self._read():
-            whole, carry = split_characters(carry + data)
+            whole, carry = split_characters(carry + self._redacted.feed(data))
             if whole:
                 began = loop.time()
                 await self._output.take(self._stream, whole)
                 if self._until is not None:
                     # The time in a slow sink is not the child's: it must not cost output.
                     self._until += loop.time() - began
-        if carry:
-            await self._output.take(self._stream, carry)
+        if rest := carry + self._redacted.flush():
+            await self._output.take(self._stream, rest)
 
     def child_exited(self, drain_s: float) -> None:
         """From now on the pipe has this long to reach its end, time in the sink excepted."""

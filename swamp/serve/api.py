@@ -47,6 +47,7 @@ class Api:
             web.get("/api/v1/runs/{id}", self.run),
             web.post("/api/v1/runs/{id}/cancel", self.cancel_run),
             web.get("/api/v1/runs/{id}/events", self.run_events),
+            *self._served.data.routes(),
             *QueueApi(self._served).routes(),
         ]
 

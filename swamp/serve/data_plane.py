@@ -131,6 +131,10 @@ class DataPlane:
         origin = Origin(step.spec.call.model, own.run, own.job, own.step, dispatch)
         return Writer(origin, _declared(step.spec.call), None)
 
+    def _lives(self, dispatch: str) -> bool:
+        """Whether a dispatch that was a writer still is one; nothing parsed."""
+        return not any(self._store.is_finished(kind, dispatch) for kind in (LEASES, STEPS))
+
     # -- the body --------------------------------------------------------------------------------
 
     async def _receive(self, request: web.Request, writer: Writer, name: str) -> StoredOutput:
@@ -147,21 +151,20 @@ class DataPlane:
                 raise
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ApiError(507, "not_stored", f"output '{name}' cannot be stored: {reason}") from None
-        try:
-            self._writer(origin.dispatch)
-        except ApiError:
+            raise ApiError(
+                507, "not_stored", f"output '{name}' cannot be stored: {reason}"
+            ) from None
+        if not self._lives(origin.dispatch):
             # Nobody was told of it, and the step's record is final without it.
             await asyncio.to_thread(files.remove, stored)
-            raise
+            raise _over(origin.dispatch)
         self._outputs.note(stored)
         return stored
 
-    async def _take(
-        self, request: web.Request, upload: Upload, writer: Writer, name: str
-    ) -> None:
+    async def _take(self, request: web.Request, upload: Upload, writer: Writer, name: str) -> None:
         while data := await self._piece(request, name):
-            self._writer(writer.origin.dispatch)
+            if not self._lives(writer.origin.dispatch):
+                raise _over(writer.origin.dispatch)
             if upload.size + len(data) > self._most_bytes:
                 raise self._too_large(name)
             await asyncio.to_thread(upload.write, data)

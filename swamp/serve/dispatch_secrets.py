@@ -66,9 +66,7 @@ class DispatchSecrets:
             then(self.open(dispatch, call))
             return
         reading = asyncio.get_running_loop().run_in_executor(None, self._try, dispatch, call)
-        reading.add_done_callback(
-            lambda read: None if read.cancelled() else then(read.result())
-        )
+        reading.add_done_callback(lambda read: None if read.cancelled() else then(read.result()))
 
     def reopen(self, calls: Mapping[str, Call]) -> None:
         """Know the secrets of dispatches that an earlier process started. Blocks."""

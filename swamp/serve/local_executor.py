@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from datastore.errors import SwampError
 from datastore.kinds import STEPS, Call, Outcome, Step
 from datastore.store import Store
 from swamp.execute.calls import ShellCall
-from swamp.execute.environment import runner_environment
+from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
+from swamp.execute.redaction import Redactor
 from swamp.execute.streams import StreamName
+from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.sessions import OutputLog
 from swamp.worker.guarding import Guard
 
@@ -28,12 +30,18 @@ from swamp.worker.guarding import Guard
 class LocalRunner:
     """The run controller's `LocalExecutor`. Runs inside `run()`."""
 
-    def __init__(self, store: Store, output: OutputLog, scratch: Path) -> None:
+    def __init__(
+        self, store: Store, output: OutputLog, scratch: Path, secrets: DispatchSecrets
+    ) -> None:
         self._store = store
+        self._secrets = secrets
+        self._data_url = ""
         self._output = output
         self._scratch = scratch
         self._guard = Guard()
         self._running: dict[str, Execution | None] = {}
+        self._stopped: set[str] = set()
+        """Steps that were stopped before their execution was there."""
         self._group: asyncio.TaskGroup | None = None
         self._waiting: list[Callable[[], None]] = []
         self._ended: LocalEnded = lambda step, outcome: None
@@ -42,8 +50,12 @@ class LocalRunner:
         """Tell the ends of steps to this."""
         self._ended = ended
 
-    async def run(self) -> None:
-        """Execute what is started, until cancelled; then everything is killed."""
+    async def run(self, data_url: str) -> None:
+        """Execute what is started, until cancelled; then everything is killed.
+
+        Steps put their outputs at `data_url`.
+        """
+        self._data_url = data_url
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._host = Host(scratch=self._scratch, watch=self._guard)
         async with self._guard.running(), asyncio.TaskGroup() as group:
@@ -71,6 +83,8 @@ class LocalRunner:
         execution = self._running.get(step)
         if execution is not None:
             execution.stop("cancelled")
+        elif step in self._running:
+            self._stopped.add(step)
 
     async def _execute(self, name: str, call: Call, timeout_s: float | None) -> None:
         step = self._store.find(STEPS, name)
@@ -78,12 +92,7 @@ class LocalRunner:
             self._running.pop(name, None)
             return
         try:
-            order = Order(
-                dispatch=name,
-                call=ShellCall.parse(call),
-                environment=_environment(call),
-                timeout_s=timeout_s,
-            )
+            order = await self._order(name, call, timeout_s)
         except SwampError as error:
             self._finish(name, Outcome(ok=False, reason="start_failed", error=str(error)))
             return
@@ -91,10 +100,28 @@ class LocalRunner:
         await asyncio.to_thread(self._scratch.mkdir, parents=True, exist_ok=True)
         execution = Execution(order, self._sink(step), self._host)
         self._running[name] = execution
+        if name in self._stopped:
+            execution.stop("cancelled")
         self._finish(name, await execution.run())
+
+    async def _order(self, name: str, call: Call, timeout_s: float | None) -> Order:
+        opened = await asyncio.to_thread(self._secrets.open, name, call)
+        parsed = ShellCall.parse(opened.call)
+        return Order(
+            dispatch=name,
+            call=parsed,
+            environment={
+                **runner_environment(os.environ, {}, parsed.env),
+                **data_environment(self._data_url, opened.credential),
+            },
+            timeout_s=timeout_s,
+            redactor=Redactor([*opened.secrets, opened.credential]),
+        )
 
     def _finish(self, name: str, outcome: Outcome) -> None:
         self._running.pop(name, None)
+        self._stopped.discard(name)
+        self._secrets.forget(name)
         self._ended(name, outcome)
 
     def _sink(self, step: Step) -> Callable[[StreamName, bytes], Any]:
@@ -123,8 +150,3 @@ class LocalRunner:
             await written
 
         return take
-
-
-def _environment(call: Call) -> Mapping[str, str]:
-    extra = call.arguments.get("env") or {}
-    return runner_environment(os.environ, {}, extra)

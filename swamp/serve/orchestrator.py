@@ -28,16 +28,23 @@ from datastore.engine import LoadReport, OpenedEngine, open_store
 from datastore.events import EventLog
 from datastore.file_watch import FileWatch
 from datastore.ids import uuid7
-from datastore.kinds import RUNS, TOKENS
+from datastore.key_file import load_or_make
+from datastore.kinds import LEASES, PENDING, RUNS, TOKENS
 from datastore.lock import RepositoryLock
+from datastore.outputs import OutputFiles
 from datastore.private_folder import PrivateFolder
 from datastore.store import Store
+from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
 from swamp.protocol import ships
 from swamp.serve.api import Api
+from swamp.serve.credentials import Credentials
+from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
+from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.local_executor import LocalRunner
 from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
+from swamp.serve.step_data import OutputsOfSteps
 
 Report = Callable[[dict[str, Any]], None]
 Front = Callable[[Served, Api, Sessions], Awaitable[None]]
@@ -66,6 +73,8 @@ class ServeOptions:
     file_events: bool = True
     """Without them people's edits are found by the rescan alone."""
     keep: Keep = field(default_factory=Keep)
+    output_max_bytes: int = OUTPUT_MAX_BYTES
+    """The most that one output of a step may have."""
     only_run: str | None = None
     """The id of the one run of this process; every other record stays as it is."""
 
@@ -116,10 +125,13 @@ class Orchestrator:
             watch.apply(await asyncio.to_thread(desired.refresh_record, TOKENS, name))
 
         environment = {key: value for key, value in os.environ.items() if ships(key)}
-        sessions = Sessions(store, events, Rules(self._options.grace_s, environment, fresh_token))
-        runner = LocalRunner(store, events, layout.private / "scratch")
-        manager = self._manager(store, sessions, events, runner, catalog)
+        secrets, outputs, data = await asyncio.to_thread(self._step_data, store)
+        rules = Rules(self._options.grace_s, environment, fresh_token, secrets)
+        sessions = Sessions(store, events, rules)
+        runner = LocalRunner(store, events, layout.private / "scratch", secrets)
+        manager = self._manager(store, sessions, events, runner, catalog, outputs)
         sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
+        data.bind(manager.leases)
         runner.bind(manager.runs.local_ended)
         manager.runs.tell_again(untold)
         served = Served(
@@ -129,6 +141,7 @@ class Orchestrator:
             manager=manager,
             events=events,
             catalog=catalog,
+            data=data,
             new_run=self._new_id,
             problems=watch.problems,
             files_trouble=lambda: engine.observed.trouble,
@@ -137,9 +150,9 @@ class Orchestrator:
         gc.collect()
         gc.freeze()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with data.on_loopback() as data_url, asyncio.TaskGroup() as group:
                 private = PrivateFolder(layout, self._lock, engine, events)
-                alongside = (watch.run(), private.keep(), runner.run())
+                alongside = (watch.run(), private.keep(), runner.run(data_url))
                 helpers = [group.create_task(one) for one in alongside]
                 group.create_task(manager.run())
                 await self._front(served, Api(served), sessions)
@@ -150,6 +163,20 @@ class Orchestrator:
         finally:
             await asyncio.to_thread(events.close)
 
+    def _step_data(self, store: Store) -> tuple[DispatchSecrets, OutputsOfSteps, DataPlane]:
+        """What passes between steps and the disk, knowing what an earlier process left. Blocks."""
+        credentials = Credentials(load_or_make(self._layout))
+        secrets = DispatchSecrets(credentials, Vaults(self._layout).get)
+        live = [store.find(PENDING, lease.name) for lease in store.live(LEASES)]
+        secrets.reopen({pending.name: pending.spec.call for pending in live if pending is not None})
+        store.watch(
+            LEASES, lambda name: secrets.forget(name) if store.is_finished(LEASES, name) else None
+        )
+        outputs = OutputsOfSteps(OutputFiles(self._layout), secrets.check)
+        outputs.load(store)
+        most = self._options.output_max_bytes
+        return secrets, outputs, DataPlane(store, outputs, credentials, self._clock, most)
+
     def _manager(
         self,
         store: Store,
@@ -157,6 +184,7 @@ class Orchestrator:
         events: EventLog,
         runner: LocalRunner,
         catalog: Catalog,
+        outputs: OutputsOfSteps,
     ) -> Manager:
         options = self._options
         context = RunContext(
@@ -169,6 +197,7 @@ class Orchestrator:
             check_call=ShellCall.parse,
             defaults=self._defaults(),
             env=dict(os.environ),
+            data=outputs,
             only_run=options.only_run,
         )
         settings = Settings(grace_s=options.grace_s, keep=options.keep)

@@ -26,8 +26,6 @@ from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run
 
-STOP_WITHIN_S = 15.0
-
 
 class OwnRun:
     """Context in which the run goes on; `id` is the run's."""
@@ -41,6 +39,7 @@ class OwnRun:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._started: Future[None] = Future()
+        self._failed: BaseException | None = None
         # Not a daemon: the steps that it runs end before the process does.
         self._thread = threading.Thread(target=self._run, name="own-run")
 
@@ -63,22 +62,26 @@ class OwnRun:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop; steps that still run are killed."""
+        """Stop; steps that still run are killed. Degraded when the disk refuses the last words."""
         self._end()
+        if self._failed is not None:
+            raise self._failed
 
     def _end(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(STOP_WITHIN_S)
+        self._thread.join()
 
     def _run(self) -> None:
         try:
             with RepositoryLock(self._layout) as lock:
                 asyncio.run(self._orchestrate(lock))
         except BaseException as error:
+            # Told where the command is: this thread has nobody who could mend it.
             if self._started.done():
-                raise
-            self._started.set_exception(_only(error))
+                self._failed = _only(error)
+            else:
+                self._started.set_exception(_only(error))
 
     async def _orchestrate(self, lock: RepositoryLock) -> None:
         self._loop = asyncio.get_running_loop()

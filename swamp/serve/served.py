@@ -12,6 +12,7 @@ from datastore.errors import InvalidFile
 from datastore.events import EventLog
 from datastore.layout import Layout
 from datastore.store import Store
+from swamp.serve.data_plane import DataPlane
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Served:
     manager: Manager
     events: EventLog
     catalog: Catalog
+    data: DataPlane
     new_run: Callable[[], str]
     problems: Callable[[], list[InvalidFile]]
     files_trouble: Callable[[], str | None] = lambda: None

@@ -19,7 +19,7 @@ from controllers.ports import SessionInfo
 from datastore.errors import SwampError
 from datastore.kinds import LEASES, Lease, Outcome, Pending
 from datastore.store import Store
-from swamp.execute.redaction import masked_outcome
+from swamp.execute.redaction import masked_outcome, masked_piece
 from swamp.protocol import (
     PROTOCOL_VERSION,
     Accepted,
@@ -121,7 +121,6 @@ class Sessions:
         self._leases: LeaseController
         self._enrollment: EnrollmentController
         self._changed: Callable[[str], None]
-        store.watch(LEASES, self._forget_ended)
 
     def bind(
         self,
@@ -178,10 +177,6 @@ class Sessions:
             secrets=list(opened.secrets),
         )
         self.send(session, frame)
-
-    def _forget_ended(self, name: str) -> None:
-        if self._store.is_finished(LEASES, name):
-            self._secrets.forget(name)
 
     def cancel(self, worker: str, dispatch: str) -> None:
         self._send_to(worker, Cancel(dispatch=dispatch))
@@ -333,7 +328,7 @@ class Sessions:
             "job": lease.spec.job,
             "step": lease.spec.step,
             "stream": frame.stream,
-            **self._secrets.redactor(lease.name).piece(frame.text, frame.data),
+            **masked_piece(frame.text, frame.data, self._secrets.redactor(lease.name)),
         }
         self._unwritten[frame.dispatch] = self._unwritten.get(frame.dispatch, 0) + 1
         self._output.output(

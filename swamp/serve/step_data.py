@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controllers.expression_references import DataRef
-from datastore.kinds import LEASES, STEPS, Call, WrittenOutput
+from datastore.kinds import LEASES, RUNS, STEPS, Call, WrittenOutput
 from datastore.outputs import OutputFiles, StoredOutput
 from datastore.store import Store
 
@@ -26,9 +26,9 @@ class OutputsOfSteps:
         self.files.load()
         models = {lease.spec.model for lease in store.live(LEASES)}
         models |= {step.spec.call.model for step in store.live(STEPS) if step.spec.call is not None}
-        runs = {record.spec.run for kind in (LEASES, STEPS) for record in store.live(kind)}
+        live = {run.name for run in store.live(RUNS)}
         for stored in self.files.of_models(models):
-            if stored.origin.run in runs:
+            if stored.origin.run in live:
                 self.note(stored)
 
     def note(self, stored: StoredOutput) -> None:

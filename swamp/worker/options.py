@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from datastore.errors import SwampError
+from swamp.protocol import DATA_PATH
 
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
@@ -45,3 +46,11 @@ def socket_url(url: str) -> str:
             f"the address of '{parts.hostname}' holds a user or password; a worker has a token"
         )
     return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme.lower()], fragment=""))
+
+
+def data_url(url: str) -> str:
+    """Where steps put outputs: the way to the orchestrator that the worker itself takes."""
+    parts = urlsplit(socket_url(url))
+    scheme = {"ws": "http", "wss": "https"}[parts.scheme]
+    path = parts.path.rstrip("/") + DATA_PATH
+    return urlunsplit(parts._replace(scheme=scheme, path=path, query=""))

@@ -13,8 +13,9 @@ from typing import Any
 
 from datastore.kinds import Outcome
 from swamp.execute.calls import CallError, ShellCall
-from swamp.execute.environment import runner_environment
+from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
+from swamp.execute.redaction import Redactor
 from swamp.protocol import Accepted, Dispatch, Enrolled, Refused
 from swamp.worker.outbox import Delivery, Outbox
 from swamp.worker.slots import Slots
@@ -29,13 +30,19 @@ class Runners:
     """Slots, runners and what they owe. `changed` is called whenever a runner has ended."""
 
     def __init__(
-        self, slots: Slots, host: Host, report: Report, changed: Callable[[], None]
+        self,
+        slots: Slots,
+        host: Host,
+        report: Report,
+        changed: Callable[[], None],
+        data_url: str,
     ) -> None:
         self.slots = slots
         self.outbox = Outbox()
         self._host = host
         self._report = report
         self._changed = changed
+        self._data_url = data_url
         self._executions: dict[str, Execution] = {}
 
     @property
@@ -127,8 +134,12 @@ class Runners:
             call = ShellCall.parse(frame.call)
         except CallError as error:
             return Outcome(ok=False, reason="start_failed", error=str(error))
-        environment = runner_environment(os.environ, frame.environment, call.env)
-        order = Order(frame.dispatch, call, environment, frame.timeout_s)
+        environment = {
+            **runner_environment(os.environ, frame.environment, call.env),
+            **data_environment(self._data_url, frame.credential),
+        }
+        redactor = Redactor([*frame.secrets, frame.credential])
+        order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)
         execution = Execution(order, delivery.put, self._host)
         self._executions[frame.dispatch] = execution
         try:

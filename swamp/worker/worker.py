@@ -30,7 +30,7 @@ from swamp.protocol import (
     ToWorker,
 )
 from swamp.worker.link import STABLE_S, Backoff, EnrollmentRefused, Link, SocketLost, dial
-from swamp.worker.options import BadOptions, WorkerOptions, socket_url
+from swamp.worker.options import BadOptions, WorkerOptions, data_url, socket_url
 from swamp.worker.runners import Runners
 from swamp.worker.slots import Slots
 
@@ -63,7 +63,13 @@ class Worker:
         self._url = socket_url(options.url)
         self._instance = str(uuid.uuid4())
         self._loop = asyncio.get_running_loop()
-        self._runners = Runners(Slots(options.concurrency), host, self._report, self._ended_one)
+        self._runners = Runners(
+            Slots(options.concurrency),
+            host,
+            self._report,
+            self._ended_one,
+            data_url(options.url),
+        )
         self._backoff = Backoff(randomness)
         self._tasks = asyncio.TaskGroup()
         self._over = asyncio.Event()

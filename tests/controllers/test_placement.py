@@ -109,3 +109,14 @@ def test_a_placement_that_nobody_meets_waits_too() -> None:
     assert reason(Placement(labels={"pool": "cpu"})) == "no_workers"
     assert reason(Placement(target="other")) == "target_unknown"
     assert reason(Placement(target="box"), worker(state="disconnected")) == "target_disconnected"
+
+
+def test_a_value_that_some_worker_has_is_never_suggested_for_itself() -> None:
+    """Regression, found by the simulation: the only worker with the value was cordoned."""
+    workers = (
+        worker("w1", schedulable=False, labels={"pool": "b"}),
+        worker("w2", labels={"pool": "a"}),
+    )
+    fleet = Fleet(workers, lambda name: (), lambda name: False)
+    text = explain(Placement(labels={"pool": "b"}), fleet).text
+    assert text == "0 of 2 workers fit: 1 cordoned, 1 lack pool=b (pool is: a, b)"

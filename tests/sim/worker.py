@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import swamp.worker.worker
 from datastore.kinds import Outcome
@@ -27,7 +28,6 @@ from swamp.worker.link import Link, SocketLost
 from swamp.worker.options import WorkerOptions
 from swamp.worker.outbox import Delivery
 from swamp.worker.runners import Runners
-from swamp.worker.slots import Slots
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
 STORE_ATTEMPTS = 20
@@ -57,18 +57,18 @@ class SimProcess(Worker):
             concurrency=machine.capacity,
             labels=machine.labels,
         )
-        host = Host(scratch=Path("never-used"))
-        super().__init__(options, machine.name, host, self._tell, world.rng)
-        self._instance = f"{world.rng.getrandbits(64):016x}"
         self.machine = machine
         self.world = world
         self.server = server
+        self.executions: dict[str, SimExecution] = {}
         self._wire: Wire | None = None
-        self._runners = SimRunners(self, host)
+        _process.set(self)
+        host = Host(scratch=Path("never-used"))
+        super().__init__(options, machine.name, host, self._tell, world.rng)
+        self._instance = f"{world.rng.getrandbits(64):016x}"
 
     async def live(self) -> None:
         """Work until it is drained; the machine never gives up."""
-        _process.set(self)
         code = await self.run()
         if code != EXIT_DRAINED:
             self.world.fail(f"{self.machine.name} gave up with exit code {code}")
@@ -83,12 +83,6 @@ class SimProcess(Worker):
         """The name under which it is enrolled."""
         return None if self._enrolled is None else self._enrolled.worker
 
-    def report(self, kind: str, **fields: Any) -> None:
-        self._report(kind, **fields)
-
-    def ended_one(self) -> None:
-        self._ended_one()
-
     async def dial(self) -> Link:
         """A socket to the server that is there now; SocketLost without one."""
         await asyncio.sleep(self.world.latency_s())
@@ -101,9 +95,9 @@ class SimProcess(Worker):
 
     def die(self) -> None:
         """The process is killed: its runners die with it (the guard sees to that)."""
-        for dispatch in sorted(self._runners.executions):
+        for dispatch in sorted(self.executions):
             self.world.truth.running.pop(dispatch, None)
-        self._runners.executions.clear()
+        self.executions.clear()
 
     def _tell(self, event: dict[str, Any]) -> None:
         what = event.get("dispatchId") or event.get("reason") or ""
@@ -131,23 +125,18 @@ async def _dial(http: None, url: str) -> Link:
 def simulated_network() -> Iterator[None]:
     """Inside, workers dial simulated servers."""
     module = swamp.worker.worker
-    real = module.dial, module.aiohttp
-    module.dial, module.aiohttp = _dial, SimpleNamespace(ClientSession=_NoHttp)  # type: ignore
-    try:
+    http = SimpleNamespace(ClientSession=_NoHttp)
+    with patch.multiple(module, dial=_dial, aiohttp=http, Runners=SimRunners):
         yield
-    finally:
-        module.dial, module.aiohttp = real
 
 
 class SimRunners(Runners):
     """Runners that sleep, and sometimes say busy by mistake."""
 
-    def __init__(self, process: SimProcess, host: Host) -> None:
-        slots = Slots(process.machine.capacity)
-        super().__init__(slots, host, process.report, process.ended_one)
-        self._process = process
-        self.executions: dict[str, SimExecution] = {}
-        self._executions = self.executions  # type: ignore[assignment]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._process = _process.get()
+        self._executions = self._process.executions  # type: ignore[assignment]
 
     def take(self, frame: Dispatch, tasks: asyncio.TaskGroup) -> bool:
         world = self._process.world
@@ -159,7 +148,7 @@ class SimRunners(Runners):
 
     async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
         execution = SimExecution(self._process, frame, delivery)
-        self.executions[frame.dispatch] = execution
+        self._process.executions[frame.dispatch] = execution
         return await execution.run()
 
 
@@ -205,7 +194,7 @@ class SimExecution:
 
     @property
     def _process_died(self) -> bool:
-        return self._process._runners.executions.get(self._frame.dispatch) is not self
+        return self._process.executions.get(self._frame.dispatch) is not self
 
     def _begin(self) -> None:
         truth, name = self._world.truth, self._frame.dispatch

@@ -16,6 +16,7 @@ from datastore.kinds import KINDS, PENDING, RUNS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from datastore.observed_files import Stored
+from swamp.protocol import PROTOCOL_VERSION
 
 RUN = {
     "apiVersion": "swamp/v1",
@@ -60,7 +61,7 @@ def test_a_new_repository_and_one_that_was_used_are_well(
     assert result.code == 0
     assert result.out.endswith("\n\nAll is well\n")
     assert {line.split()[0] for line in result.out.splitlines()[:-2]} == {"OK"}
-    for told in ("swamp 0.1.0 (protocol 1), Python 3.", "nobody holds the repository",
+    for told in (f"swamp 0.1.0 (protocol {PROTOCOL_VERSION}), Python 3.", "nobody holds the repository",
                  "newest 500 finished runs", "1 records looked at", "journal.db is whole",
                  "index.db is whole", "folders can be written", "free of"):  # fmt: skip
         assert told in result.out

@@ -1,0 +1,190 @@
+"""`swamp data put | list | get | versions`: outputs of steps. Reading needs no server: it is files.
+
+`put` is for steps: it finds where to and as whom in its environment.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swamp.cli.command import Help, command, group
+from swamp.cli.completion import model_names
+from swamp.cli.console import Console
+from swamp.cli.table import table
+
+if TYPE_CHECKING:
+    from datastore.outputs import OutputFiles, StoredOutput
+
+app = group("Outputs that steps have written: versions that never change.")
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=model_names)
+]
+OutputName = Annotated[str, typer.Argument(metavar="NAME", help="The output's name.")]
+
+
+@command(
+    app,
+    "put",
+    Help(
+        "Put an output, from inside a step that declares it: `outputs: [NAME]`.\n\n"
+        "It is durable, and a version of its own, when the command ends.",
+        ("swamp data put report report.json", "make-report | swamp data put report -"),
+    ),
+)
+def put(
+    console: Console,
+    name: OutputName,
+    file: Annotated[str, typer.Argument(metavar="FILE|-", help="What to put; - is stdin.")],
+    content_type: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="Its media type.  [default: by the file's name]"),
+    ] = None,
+) -> None:
+    from swamp.upload import put_output
+
+    guessed = mimetypes.guess_type(name if file == "-" else file)[0]
+    kind = content_type or guessed or "application/octet-stream"
+    if file == "-":
+        answer = put_output(os.environ, name, sys.stdin.buffer, kind)
+    else:
+        with Path(file).open("rb") as opened:
+            answer = put_output(os.environ, name, opened, kind)
+    line = f"Put {answer['name']}, version {answer['version']}: {answer['size']} bytes"
+    console.show(answer, [line])
+
+
+@command(
+    app,
+    "list",
+    Help(
+        "Show the outputs of a model, each with its latest version.",
+        ("swamp data list probe", "swamp data list probe --json"),
+    ),
+)
+def list_outputs(console: Console, model: ModelName) -> None:
+    files = _files(console)
+    stored = [files.read(model, name) for name in files.names(model)]
+    items = [_item(one) for one in stored]
+    groups = [{"type": "output", "items": items}] if items else []
+    document = {"modelName": model, "groups": groups, "total": len(items)}
+    rows = [
+        (one.name, str(one.version), str(one.size), one.content_type, one.created_at)
+        for one in stored
+    ]
+    lines = table(("NAME", "VERSION", "BYTES", "TYPE", "CREATED"), rows)
+    console.show(document, lines if rows else [f"Model {model} has no outputs"])
+
+
+@command(
+    app,
+    "versions",
+    Help(
+        "Show the versions of an output, the latest first.",
+        ("swamp data versions probe result",),
+    ),
+)
+def versions(console: Console, model: ModelName, name: OutputName) -> None:
+    files = _files(console)
+    stored = [files.read(model, name, number) for number in reversed(files.versions(model, name))]
+    document = {
+        "dataName": name,
+        "modelName": model,
+        "versions": [
+            {**_item(one), "checksum": one.sha256, "isLatest": number == 0}
+            for number, one in enumerate(stored)
+        ],
+        "total": len(stored),
+    }
+    rows = [
+        (str(one.version), str(one.size), one.created_at, one.origin.run, one.origin.step)
+        for one in stored
+    ]
+    console.show(document, table(("VERSION", "BYTES", "CREATED", "RUN", "STEP"), rows))
+
+
+@command(
+    app,
+    "get",
+    Help(
+        "Print an output, the latest version if not told otherwise.\n\n"
+        "With --json: what is known of it, and its content if that is text of at most 1 MiB.",
+        (
+            "swamp data get probe result",
+            "swamp data get probe result --version 3 --output result.json",
+        ),
+    ),
+)
+def get(
+    console: Console,
+    model: ModelName,
+    name: OutputName,
+    version: Annotated[int | None, typer.Option(min=1, help="This version.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.")
+    ] = None,
+) -> None:
+    files = _files(console)
+    stored = files.read(model, name, version)
+    if output is not None:
+        files.copy(stored, output)
+        console.note(f"Wrote version {stored.version}, {stored.size} bytes, to {output}")
+    if console.json:
+        console.show(_document(files, stored), ())
+    elif output is None:
+        _print_raw(files, stored)
+
+
+def _files(console: Console) -> OutputFiles:
+    from datastore.outputs import OutputFiles
+
+    return OutputFiles(console.layout())
+
+
+def _item(stored: StoredOutput) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "contentType": stored.content_type,
+        "type": "output",
+        "streaming": False,
+        "size": stored.size,
+        "createdAt": stored.created_at,
+    }
+
+
+def _document(files: OutputFiles, stored: StoredOutput) -> dict[str, Any]:
+    from datastore.outputs import InvalidOutput
+
+    origin = stored.origin
+    document = {
+        **_item(stored),
+        "modelName": origin.model,
+        "checksum": stored.sha256,
+        "contentPath": str(files.raw(stored)),
+        "ownerDefinition": {
+            "ownerType": "workflow-step",
+            "ownerRef": origin.dispatch,
+            "workflowRunId": origin.run,
+            "jobName": origin.job,
+            "stepName": origin.step,
+        },
+    }
+    try:
+        document["content"] = files.content(origin.model, stored.name, stored.version)
+    except InvalidOutput:
+        document["content"] = None
+    return document
+
+
+def _print_raw(files: OutputFiles, stored: StoredOutput) -> None:
+    with files.raw(stored).open("rb") as file:
+        while data := file.read(1 << 20):
+            sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

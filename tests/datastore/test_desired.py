@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from datastore.desired import UNREADABLE, DesiredTree
+from datastore.kinds import LEASES, PENDING, RUNS, TOKENS, WORKERS
+from datastore.layout import Layout, create_folders
+
+
+class Now:
+    """A clock that tests turn."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self.ahead_s)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path)
+    create_folders(made)
+    return made
+
+
+@pytest.fixture
+def clock() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def tree(layout: Layout, clock: Now) -> DesiredTree:
+    return DesiredTree(layout, clock)
+
+
+def save(layout: Layout, kind: str, text: str, name: str = "w1") -> Path:
+    path = layout.desired(kind) / f"{name}.yaml"
+    path.write_text(text)
+    return path
+
+
+def asked(tree: DesiredTree, kind: object = WORKERS, name: str = "w1") -> dict[str, object] | None:
+    file = tree.current(kind, name)  # type: ignore[arg-type]
+    return None if file is None else file.spec
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (WORKERS, "spec: {schedulable: false, note: gone}", {"schedulable": False, "note": "gone"}),
+        (WORKERS, "spec: {}", {}),
+        (WORKERS, "spec: {note: }", {}),
+        (TOKENS, "spec: {maxEnrollments: unlimited}", {"max_enrollments": "unlimited"}),
+        (TOKENS, "spec: {expiresAt: 2026-12-01}", {"expires_at": "2026-12-01"}),
+        (PENDING, "spec: {priority: 1, queueTimeout: 90}", {"priority": 1, "queue_timeout": 90}),
+        (PENDING, "spec: {queueTimeout: 0.5}", {"queue_timeout": 0.5}),
+        (LEASES, "spec: {cancel: true}", {"cancel": True}),
+        (RUNS, "spec: {cancel: true, cancelReason: no}", {"cancel": True, "cancel_reason": "no"}),
+    ],
+)
+def test_only_the_fields_that_the_file_sets_are_asked_for(
+    layout: Layout, tree: DesiredTree, kind: object, text: str, expected: dict[str, object]
+) -> None:
+    save(layout, kind.folder, text)  # type: ignore[attr-defined]
+    assert [change.name for change in tree.scan()] == ["w1"]
+    assert asked(tree, kind) == expected
+    assert tree.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "told"),
+    [
+        ("workers", "schedulable: false", "1:1: unknown key 'schedulable'"),
+        ("workers", "kind: Worker", "needs 'spec:'"),
+        ("workers", "spec:\n  schedulabel: false", "2:3: unknown field 'schedulabel'"),
+        ("workers", "spec:\n  schedulable: no", "2:3: spec.schedulable: Input should be a valid"),
+        ("workers", "metadata: {name: w2}\nspec: {}", "1:12: the file name is the record's name"),
+        ("workers", "kind: Lease\nspec: {}", "kind must be Worker in this folder"),
+        ("workers", "<<<<<<< HEAD\nspec: {}\n=======\n", "merge"),
+        ("workers", "", "is empty"),
+        ("tokens", "spec: {expiresAt: soon}", "expected a time like"),
+        ("tokens", "spec: {maxEnrollments: 0}", "expected a number from 1"),
+        ("pending", "spec: {priority: 6}", "spec.priority"),
+        (
+            "pending",
+            "spec: {queueTimeout: 5m}",
+            "spec.queueTimeout: Input should be a valid number",
+        ),
+        ("steps", "spec: {cancel: true}", "unknown field 'cancel' for Step"),
+    ],
+)
+def test_a_file_that_cannot_be_right_is_told_with_its_position(
+    layout: Layout, tree: DesiredTree, folder: str, text: str, told: str
+) -> None:
+    path = save(layout, folder, text)
+    tree.scan()
+    (problem,) = tree.problems()
+    assert str(problem).startswith(f"datastore/desired/{folder}/w1.yaml") and told in str(problem)
+    assert path.read_text() == text
+
+
+def test_a_broken_file_leaves_the_last_good_version_in_force(
+    layout: Layout, tree: DesiredTree
+) -> None:
+    save(layout, "workers", "spec: {note: good}")
+    tree.scan()
+    save(layout, "workers", "spec: {note: [}")
+    assert tree.scan() == []
+    assert asked(tree) == {"note": "good"} and len(tree.problems()) == 1
+    save(layout, "workers", "spec: {note: better}")
+    assert len(tree.scan()) == 1
+    assert asked(tree) == {"note": "better"} and tree.problems() == []
+
+
+def test_a_file_that_was_never_good_asks_for_nothing_and_is_not_missing(
+    layout: Layout, tree: DesiredTree
+) -> None:
+    path = save(layout, "workers", "spec: [")
+    tree.scan()
+    assert tree.current(WORKERS, "w1") is UNREADABLE
+    path.unlink()
+    assert len(tree.scan()) == 1
+    assert tree.current(WORKERS, "w1") is None and tree.problems() == []
+
+
+def test_a_renamed_file_is_gone_here_and_new_there(layout: Layout, tree: DesiredTree) -> None:
+    path = save(layout, "workers", "spec: {note: x}")
+    tree.scan()
+    path.rename(path.with_name("w2.yaml"))
+    assert sorted(change.name for change in tree.scan()) == ["w1", "w2"]
+    assert (asked(tree), asked(tree, name="w2")) == (None, {"note": "x"})
+
+
+def test_a_touched_file_is_no_change(layout: Layout, tree: DesiredTree) -> None:
+    path = save(layout, "workers", "spec: {note: x}")
+    tree.scan()
+    os.utime(path)
+    assert tree.scan() == []
+
+
+def test_a_second_save_with_the_same_stat_is_found(
+    layout: Layout, tree: DesiredTree, clock: Now
+) -> None:
+    """The clock of a file system ticks: two saves within a tick differ in nothing but bytes."""
+    path = save(layout, "workers", "spec: {note: x}")
+    stat = path.stat()
+    tree.scan()
+    path.write_text("spec: {note: y}")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    tree.scan()
+    assert asked(tree) == {"note": "y"}
+    clock.ahead_s = 3600
+    tree.scan()
+    assert tree.changed() == [], "a file that has settled is told by its stat alone"
+
+
+def test_a_file_that_cannot_be_read_for_a_while(layout: Layout, tree: DesiredTree) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    path = save(layout, "workers", "spec: {note: x}")
+    tree.scan()
+    path.chmod(0)
+    save(layout, "workers", "spec: {note: y}", name="w2")
+    tree.scan()
+    assert asked(tree) == {"note": "x"} and asked(tree, name="w2") == {"note": "y"}
+    path.chmod(0o600)
+    tree.scan()
+    assert tree.problems() == []
+
+
+def test_other_files_in_the_folder_are_none(layout: Layout, tree: DesiredTree) -> None:
+    folder = layout.desired("workers")
+    for name in (".w1.yaml.swp", ".w1.yaml", "w1.yaml~", "w1.yml", "4913", "README.md"):
+        (folder / name).write_text("spec: {note: x}")
+    (folder / "folder.yaml").mkdir()
+    assert tree.scan() == tree.refresh(folder.iterdir()) == [] and tree.problems() == []
