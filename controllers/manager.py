@@ -12,7 +12,8 @@ from controllers.enrollment import EnrollmentController
 from controllers.lease import LeaseController
 from controllers.ports import ForgetEvents, WorkerLink
 from controllers.retention import Keep, Retention, no_events
-from controllers.run.controller import RunContext, RunController
+from controllers.run.context import RunContext
+from controllers.run.controller import RunController
 from controllers.scheduler import Scheduler
 from datastore.store import Store
 
@@ -39,7 +40,7 @@ class Manager:
         forget_events: ForgetEvents = no_events,
     ) -> None:
         new_uid: Callable[[], str] = context.new_uid
-        self.scheduler = Scheduler(store, context.clock, new_uid)
+        self.scheduler = Scheduler(store, context.clock, new_uid, grace_s=settings.grace_s)
         self.leases = LeaseController(store, link, context.clock, grace_s=settings.grace_s)
         self.enrollment = EnrollmentController(store, link, context.clock, new_uid)
         self.runs = RunController(store, context)

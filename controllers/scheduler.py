@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from controllers.controller import Wait
-from controllers.placement import available, choose, matches
+from controllers.placement import available, matches
+from controllers.pool import REFUSED_FOR_S, WorkerPool
 from controllers.reasons import Reasons
 from controllers.requirement import describe, requirement
 from controllers.waiting import Rank, WaitingRoom
@@ -23,6 +25,7 @@ from datastore.clock import Clock, stamp
 from datastore.kinds import (
     LEASES,
     PENDING,
+    RUNS,
     WORKERS,
     Lease,
     LeaseSpec,
@@ -38,14 +41,25 @@ from datastore.store import Store
 PLACE = "place"
 """The key of the placing pass; dispatch ids always contain a dot."""
 
-REFUSED_FOR_S = 1.0
-"""How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
+AFFINITY_LOST = "affinity_lost"
+
+RENEW = "renew"
+"""The key under which the reasons of what waits are looked at again."""
+
+RENEW_EVERY_S = 1.0
+
+RENEWED_MOST = 20
+"""Requirements, and dispatches of each, whose reasons are renewed at once: those at the front. Ten
+thousand records are not rewritten because one worker came."""
 
 
 class Scheduler:
     """Reconciles pending dispatches by name, and `PLACE` for the requirements that woke up."""
 
-    def __init__(self, store: Store, clock: Clock, new_uid: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, new_uid: Callable[[], str], *, grace_s: float
+    ) -> None:
+        """`grace_s`: how long a worker may be away before what is bound to it is lost."""
         self.queue = WorkQueue()
         self._store = store
         self._clock = clock
@@ -53,30 +67,41 @@ class Scheduler:
         self._room = WaitingRoom(self._load_of_run)
         self._awake: set[str] = set()
         self._since: dict[str, float] = {}
-        self._refused_until: dict[str, float] = {}
-        self._candidates: dict[str, tuple[str, ...]] = {}
-        self.reasons = Reasons(store, self._refused)
+        self._grace_s = grace_s
+        self._away_since: dict[str, float] = {}
+        self._to_renew: dict[str, None] = {}
+        self._pool = WorkerPool(store)
+        self.reasons = Reasons(store, self._pool.refused)
         store.watch(PENDING, self.queue.add)
+        store.watch(RUNS, self._run_changed)
         store.watch(WORKERS, self._worker_changed)
         store.watch(LEASES, self._lease_changed)
 
     def live_keys(self) -> Iterable[str]:
-        self._candidates.clear()
+        self._pool.changed()
         self._awake.update(self._room.groups)
-        return [PLACE, *(pending.name for pending in self._store.live(PENDING))]
+        return [PLACE, RENEW, *(pending.name for pending in self._store.live(PENDING))]
 
     async def reconcile(self, key: str) -> Wait | None:
         if key == PLACE:
             self.place()
             return None
+        if key == RENEW:
+            return self._renew_reasons()
         return self._look_at(key)
 
     # -- waking ----------------------------------------------------------------------------------
 
     def _worker_changed(self, name: str) -> None:
-        self._candidates.clear()
-        self._refused_until.pop(name, None)
+        self._pool.changed()
+        self._pool.forget_refusal(name)
         self._wake_for(name)
+        if self._room.groups:
+            self.queue.add(RENEW)
+
+    def _run_changed(self, name: str) -> None:
+        if self._store.is_finished(RUNS, name):
+            self._pool.forget_run(name)
 
     def _lease_changed(self, name: str) -> None:
         self._room.load_changed(run_of(name))
@@ -85,11 +110,10 @@ class Scheduler:
             return
         worker = lease.spec.worker
         if lease.status.state == "refused":
-            loop = asyncio.get_running_loop()
-            self._refused_until[worker] = loop.time() + REFUSED_FOR_S
-            loop.call_later(REFUSED_FOR_S, self._wake_for, worker)
+            self._pool.note_refusal(worker)
+            asyncio.get_running_loop().call_later(REFUSED_FOR_S, self._wake_for, worker)
         else:
-            self._refused_until.pop(worker, None)
+            self._pool.forget_refusal(worker)
             self._wake_for(worker)
 
     def _wake_for(self, worker_name: str) -> None:
@@ -128,25 +152,55 @@ class Scheduler:
             pending = placed
         if pending.status is None:
             pending = self._mark_waiting(pending)
-        limit = pending.spec.wait_limit_s
-        if limit is None:
+            self.queue.add_after(RENEW, RENEW_EVERY_S)
+        left_s = self._left_s(pending, now_s - since)
+        lost_s = self._until_lost_s(pending, now_s)
+        if lost_s is not None and lost_s <= 0:
+            self._end(pending, "cancelled", now_s - since, self._lost_text(pending), AFFINITY_LOST)
             return None
-        left_s = limit - pending.spec.waited_before_s - (now_s - since)
-        if left_s > 0:
-            return Wait(left_s)
-        self._end(pending, "timed_out", now_s - since, self._timeout_text(pending))
-        return None
+        if left_s is not None and left_s <= 0:
+            self._end(pending, "timed_out", now_s - since, self._timeout_text(pending))
+            return None
+        waits = [one for one in (left_s, lost_s) if one is not None]
+        return Wait(min(waits)) if waits else None
+
+    @staticmethod
+    def _left_s(pending: Pending, waited_s: float) -> float | None:
+        """How much of its waiting the step has left, seconds; None for ever."""
+        limit = pending.spec.wait_limit_s
+        return None if limit is None else limit - pending.spec.waited_before_s - waited_s
+
+    def _until_lost_s(self, pending: Pending, now_s: float) -> float | None:
+        """When its group has lost the worker that it is bound to; None while that is there."""
+        spec = pending.spec
+        bound = self._pool.bound_to(spec.affinity, spec.run) if spec.affinity else None
+        worker = self._store.find(WORKERS, bound) if bound is not None else None
+        if worker is None or worker.live:
+            self._away_since.pop(bound or "", None)
+            return None
+        return self._grace_s - (now_s - self._away_since.setdefault(worker.name, now_s))
+
+    def _lost_text(self, pending: Pending) -> str:
+        worker = self._pool.effective(pending.spec).target
+        return f"worker '{worker}', which its group must stay on, was lost (affinity)"
 
     def _mark_waiting(self, pending: Pending) -> Pending:
         status = PendingStatus(
             state="waiting",
             queued_at=stamp(self._clock.now()),
-            reason=self.reasons.of(pending.spec.placement).text,
+            reason=self.reasons.of(self._pool.effective(pending.spec)).text,
         )
         self._store.commit([pending.with_status(status)])
         return self._store.get(PENDING, pending.name)
 
-    def _end(self, pending: Pending, state: str, waited_s: float, reason: str) -> None:
+    def _end(
+        self,
+        pending: Pending,
+        state: str,
+        waited_s: float,
+        reason: str,
+        error: str | None = None,
+    ) -> None:
         now = stamp(self._clock.now())
         queued_at = pending.status.queued_at if pending.status else now
         status = PendingStatus.model_validate(
@@ -156,6 +210,7 @@ class Scheduler:
                 "reason": reason,
                 "waited_s": round(waited_s, 3),
                 "ended_at": now,
+                "error": error,
             }
         )
         self._room.remove(pending.name)
@@ -195,7 +250,7 @@ class Scheduler:
             if head != (rank, name):
                 heapq.heappush(heads, (head[0], key, head[1]))
                 continue
-            worker = self._best_worker(key)
+            worker = self._pool.best(key, self._room.groups[key])
             if worker is None:
                 continue
             pending = self._store.find(PENDING, name)
@@ -213,29 +268,6 @@ class Scheduler:
 
     def _load_of_run(self, run: str) -> int:
         return self._store.count_by(LEASES, "live_run", run)
-
-    def _best_worker(self, key: str) -> Worker | None:
-        placement = self._room.groups[key].placement
-        names = self._candidates.get(key)
-        if names is None:
-            workers = self._store.live(WORKERS)
-            names = tuple(w.name for w in workers if available(w) and matches(placement, w))
-            self._candidates[key] = names
-        found = (self._store.find(WORKERS, name) for name in names)
-        return choose((worker for worker in found if worker is not None), self._free)
-
-    def _free(self, worker: Worker) -> int:
-        if worker.status is None or self._refused(worker.name):
-            return 0
-        return worker.status.capacity - self._load(worker.name)
-
-    def _load(self, worker: str) -> int:
-        """The size of the set of dispatch ids that are live on the worker."""
-        return self._store.count_by(LEASES, "worker", worker)
-
-    def _refused(self, worker: str) -> bool:
-        until = self._refused_until.get(worker)
-        return until is not None and asyncio.get_running_loop().time() < until
 
     def _bind(self, pending: Pending, worker: Worker) -> None:
         """Create the lease and end the wait, in one commit."""
@@ -260,6 +292,7 @@ class Scheduler:
                 model=spec.call.model,
                 method=spec.call.method,
                 requirement=requirement(spec.placement),
+                affinity=spec.affinity,
             ),
             status=LeaseStatus(state="bound", bound_at=now),
         )
@@ -275,3 +308,28 @@ class Scheduler:
         self._room.remove(pending.name)
         self._store.commit([lease, pending.with_status(ended)])
         self._room.load_changed(spec.run)
+
+    # -- reasons ---------------------------------------------------------------------------------
+
+    def _renew_reasons(self) -> Wait | None:
+        """Bring the reasons in records up to date: some requirements at a time, their front rows.
+
+        The queue that people see is always current; a record follows when its reason has changed.
+        """
+        if not self._to_renew:
+            self._to_renew = dict.fromkeys(self._room.groups)
+        for key in list(islice(self._to_renew, RENEWED_MOST)):
+            del self._to_renew[key]
+            for name in self._room.first(key, RENEWED_MOST):
+                self._renew_reason(name)
+        return Wait(RENEW_EVERY_S) if self._room.groups else None
+
+    def _renew_reason(self, name: str) -> None:
+        pending = self._store.find(PENDING, name)
+        if pending is None or pending.status is None or not pending.live:
+            return
+        status = pending.status
+        reason = self.reasons.of(self._pool.effective(pending.spec)).text
+        if reason != status.reason:
+            changes = {"reason": reason, "reason_changes": status.reason_changes + 1}
+            self._store.commit([pending.with_status(status.model_copy(update=changes))])

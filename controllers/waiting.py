@@ -32,9 +32,9 @@ Rank = tuple[int, int, float, int]
 waits in seconds, order of arrival: smallest first."""
 
 
-def requirement_key(placement: Placement) -> str:
+def requirement_key(placement: Placement, affinity: str | None = None) -> str:
     """One text per requirement: dispatches with equal ones wait together."""
-    return placement.model_dump_json()
+    return placement.model_dump_json() + (f"@{affinity}" if affinity is not None else "")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,6 +109,9 @@ class Group:
     """All waiting dispatches of one requirement."""
 
     placement: Placement
+    affinity: str | None = None
+    run: str = ""
+    """The run of an affinity group; others have dispatches of many runs."""
     shelves: dict[int, _Shelf] = field(default_factory=dict)
 
 
@@ -146,8 +149,8 @@ class WaitingRoom:
             if place.priority != spec.priority:
                 self._change_shelf(pending.name, place, spec.priority)
             return place.group
-        key = requirement_key(spec.placement)
-        self.groups.setdefault(key, Group(spec.placement))
+        key = requirement_key(spec.placement, spec.affinity)
+        self.groups.setdefault(key, Group(spec.placement, spec.affinity, spec.run))
         self._arrivals += 1
         entry = _Entry(since_s, self._arrivals, pending.name)
         place = _Place(key, spec.priority, spec.run, entry)

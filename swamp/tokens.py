@@ -117,7 +117,7 @@ def _say_revoked(layout: Layout, name: str) -> None:
     token is revoked whatever the file says.
     """
     path = _file(layout, name)
-    with suppress(FileNotFoundError, InvalidFile):
+    with suppress(FileNotFoundError, InvalidFile, UnicodeDecodeError):
         for _ in range(SWAP_ATTEMPTS):
             before = path.read_bytes()
             after = set_field(before.decode(), ("spec", "revoked"), True, layout.shown(path))

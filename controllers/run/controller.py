@@ -13,30 +13,19 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import count, islice
-from typing import Any
 
 from controllers.controller import Wait
-from controllers.expressions import ExpressionError, needs_thread
-from controllers.ports import LocalExecutor, NoData, Offload, RunEvents, StepData
+from controllers.run.context import RunContext
 from controllers.run.edits import run_as_asked
-from controllers.run.graph import StepKey, Unit
+from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun, ended_run, live_run
-from controllers.run.plan import (
-    Defaults,
-    PlanContext,
-    PlanError,
-    StepPlan,
-    copies,
-    plan_step,
-    written_requirement,
-)
+from controllers.run.plan import written_requirement
+from controllers.run.planner import Planner
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
-from datastore.clock import Clock, stamp
-from datastore.definitions.model import ModelDefinition, model_from_source
+from datastore.clock import stamp
 from datastore.definitions.placement import placement_of
 from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import SwampError
@@ -47,7 +36,6 @@ from datastore.kinds import (
     PENDING,
     RUNS,
     STEPS,
-    Call,
     Outcome,
     Run,
     RunSpec,
@@ -69,26 +57,6 @@ COUNTS_EVERY_S = 1.0
 """How often a run's record is rewritten at most just because its counts moved."""
 
 
-@dataclass(frozen=True)
-class RunContext:
-    """What the controller needs besides the store."""
-
-    clock: Clock
-    events: RunEvents
-    executor: LocalExecutor
-    new_uid: Callable[[], str]
-    offload: Offload[Any]
-    find_model: Callable[[str], ModelDefinition]
-    """Looks a model up that a run did not name when it started."""
-    check_call: Callable[[Call], object]
-    """Raises SwampError for a call that no runner could execute."""
-    defaults: Defaults = field(default_factory=Defaults)
-    env: dict[str, str] = field(default_factory=dict)
-    data: StepData = field(default_factory=NoData)
-    only_run: str | None = None
-    """The one run that is made to go on; every other one is left to another process."""
-
-
 class RunController:
     """Reconciles runs by id."""
 
@@ -96,6 +64,7 @@ class RunController:
         self.queue = WorkQueue()
         self._store = store
         self._context = context
+        self.planner = Planner(store, context)
         self._teller = RunTeller(store, context.clock, context.events)
         self._live: dict[str, LiveRun] = {}
         self._untold: set[str] = set()
@@ -164,19 +133,6 @@ class RunController:
         if live is not None and key is not None:
             self._keeper.end_local(live, key, outcome)
             self.queue.add(live.run)
-
-    def models_of(self, workflow: Workflow) -> dict[str, dict[str, Any]]:
-        """The definitions that the workflow names, as they are now; NotFound for a missing one.
-
-        Names that are expressions are looked up when their step is ready.
-        """
-        named = {
-            step.task.model_id_or_name
-            for job in workflow.jobs
-            for step in job.steps
-            if step.task.model_id_or_name is not None and "${{" not in step.task.model_id_or_name
-        }
-        return {name: self._context.find_model(name).source for name in sorted(named)}
 
     def totals(self, name: str) -> dict[str, int] | None:
         """The exact counts of a live run; its record shows them at most a second late."""
@@ -250,7 +206,7 @@ class RunController:
             self._teller.jobs(live)
             unit = live.graph.take_opening()
             if unit is not None:
-                await self._open(live, unit)
+                await self.planner.open(live, unit)
                 continue
             key = live.graph.take_started(known)
             if key is None:
@@ -286,7 +242,7 @@ class RunController:
         for _ in range(STARTS_AT_ONCE):
             unit = live.graph.take_opening()
             if unit is not None:
-                await self._open(live, unit)
+                await self.planner.open(live, unit)
                 continue
             key = live.graph.take_ready()
             if key is None:
@@ -299,22 +255,6 @@ class RunController:
         while (skip := live.graph.take_skip()) is not None:
             self._keeper.skip(live, skip.key, skip.reason)
 
-    async def _open(self, live: LiveRun, unit: Unit) -> None:
-        """Name the copies of a unit."""
-        step = unit.step
-        try:
-            if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
-                made = await self._context.offload(lambda: copies(step, live.scope))
-            else:
-                made = copies(step, live.scope)
-        except (ExpressionError, PlanError) as error:
-            live.graph.open(unit.key, [step.name])
-            live.failed_early[unit.key] = str(error)
-            return
-        for copy in made:
-            live.copies[(unit.job.name, copy.name)] = copy
-        live.graph.open(unit.key, [copy.name for copy in made])
-
     async def _start(self, live: LiveRun, key: StepKey) -> None:
         live.key_of[live.step_name(key)] = key
         if self._keeper.known(live, key):
@@ -325,8 +265,7 @@ class RunController:
             self._fail_early(live, key, early)
             return
         try:
-            plan = await self._plan(live, key)
-            self._context.check_call(plan.call)
+            plan = await self.planner.plan(live, key)
         except SwampError as error:
             self._fail_early(live, key, str(error))
             return
@@ -338,36 +277,8 @@ class RunController:
     def _fail_early(self, live: LiveRun, key: StepKey, error: str) -> None:
         task = live.written(key)[1].task
         model = task.model_id_or_name or task.model_name or ""
-        self._keeper.tell_started(live, key, model, task.method_name)
+        self._keeper.tell.started(live, key, model, task.method_name)
         self._keeper.fail(live, key, error)
-
-    async def _plan(self, live: LiveRun, key: StepKey) -> StepPlan:
-        job, step = live.written(key)
-        run = self._store.get(RUNS, live.run)
-        context = PlanContext(
-            find_model=lambda name: self._model(run, name),
-            defaults=self._context.defaults,
-            priority=live.priority,
-        )
-        copy = live.copies[key]
-
-        def plan() -> StepPlan:
-            planned = plan_step(live.workflow, (job, step), copy, live.scope, context)
-            self._context.data.check_secrets(planned.call)
-            return planned
-
-        named = step.task.model_id_or_name or ""
-        sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
-        layers = (step, job, live.workflow)
-        placement = [[one.target, one.labels, one.platform] for one in layers]
-        if "${{" in named or needs_thread([sources, placement]):
-            planned: StepPlan = await self._context.offload(plan)
-            return planned
-        return plan()
-
-    def _model(self, run: Run, name: str) -> ModelDefinition:
-        source = run.spec.models.get(name)
-        return model_from_source(source) if source is not None else self._context.find_model(name)
 
     def _write_counts(self, live: LiveRun) -> Wait | None:
         """Bring the counts in the run's record up to date, at most once a second."""

@@ -49,6 +49,8 @@ class StepPlan:
     limit_from: str
     priority: int
     timeout_s: float | None
+    affinity: str | None = None
+    """The group that must stay on one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,16 @@ def plan_step(
         limit_from=limit_from or "default",
         priority=models.priority or priority_of(workflow, job, step),
         timeout_s=next((one for one in timeouts if one is not None), None),
+        affinity=_affinity(workflow, job, scope) if template.active else None,
     )
+
+
+def _affinity(workflow: Workflow, job: Job, scope: Scope) -> str | None:
+    """The workflow's affinity holds all steps of the run together, a job's those of the job."""
+    run = str(scope.run.get("id", ""))
+    if workflow.affinity:
+        return run
+    return f"{run}.{file_name(job.name)}" if job.affinity else None
 
 
 def written_requirement(template: PlacementTemplate) -> str:

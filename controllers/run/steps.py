@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any, cast
 
 from controllers.ports import LocalExecutor, RunEvents, StepData
-from controllers.requirement import describe
 from controllers.run.edits import lease_as_asked, pending_as_asked, spec_as_asked
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
 from controllers.run.plan import StepPlan
+from controllers.run.step_records import StepRecords
+from controllers.run.telling import StepTeller
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.definitions.conditions import Ended
 from datastore.kinds import (
@@ -28,7 +29,6 @@ from datastore.kinds import (
     Pending,
     PendingSpec,
     Step,
-    StepSpec,
     StepStatus,
 )
 from datastore.record import Record
@@ -54,10 +54,10 @@ class StepKeeper:
     ) -> None:
         self._store = store
         self._clock = clock
-        self._events = events
         self._executor = executor
-        self._new_uid = new_uid
+        self._records = StepRecords(clock, new_uid)
         self._data = data
+        self.tell = StepTeller(events)
         self._episodes: dict[str, int] = {}
 
     # -- looking ---------------------------------------------------------------------------------
@@ -114,29 +114,15 @@ class StepKeeper:
             if live.cancelled and not pending.spec.cancel:
                 self._store.commit([pending.with_spec(cancel=True)])
             elif status is not None:
-                self._tell_queued(live, key, pending)
+                self.tell.queued(live, key, pending)
             return
         assert status is not None
-        if status.state == "timed_out":
+        if status.state == "timed_out" or (status.error is not None and not live.cancelled):
             self._end(live, key, "failed", error=status.reason)
         elif status.state == "cancelled" or live.cancelled:
             self._end(live, key, "cancelled", error="cancelled while it waited for a worker")
         else:
             self._new_episode(live, key, pending)
-
-    def _tell_queued(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
-        assert pending.status is not None
-        self._events.emit(
-            live.run,
-            f"queued/{pending.name}",
-            "step_queued",
-            job=key[0],
-            step=key[1],
-            requirement=describe(pending.spec.placement),
-            reason=pending.status.reason,
-            dispatch=pending.name,
-            episode=pending.spec.episode,
-        )
 
     def _look_leased(self, live: LiveRun, key: StepKey, pending: Pending, lease: Lease) -> None:
         status = lease.status
@@ -148,15 +134,7 @@ class StepKeeper:
                 self._store.commit([lease.with_spec(cancel=True)])
             self._mark_running(live, key, pending, lease)
             if status.state != "bound":
-                self._events.emit(
-                    live.run,
-                    f"dispatched/{lease.name}",
-                    "step_dispatched",
-                    job=key[0],
-                    step=key[1],
-                    worker=lease.spec.worker,
-                    dispatch=lease.name,
-                )
+                self.tell.dispatched(live, key, lease)
             return
         live.running.discard(live.step_name(key))
         outcome = status.outcome
@@ -164,6 +142,10 @@ class StepKeeper:
             self._end_with(live, key, outcome, lease)
         elif live.cancelled:
             self._end(live, key, "cancelled", error="cancelled", lease=lease)
+        elif status.state == "expired" and pending.spec.affinity is not None:
+            worker = lease.spec.worker
+            error = f"worker '{worker}', which its group must stay on, was lost (affinity)"
+            self._end(live, key, "failed", error=error, lease=lease)
         elif status.state == "expired" and self._lost_too_often(pending):
             error = f"lost its worker {LOST_MOST} times, the last time: {status.reason}"
             self._end(live, key, "failed", error=error, lease=lease)
@@ -187,7 +169,7 @@ class StepKeeper:
         """The step's dependencies are met: have it placed, or run it here."""
         now = self._clock.now()
         live.ready_at[key] = now
-        self.tell_started(live, key, plan.call.model, plan.call.method)
+        self.tell.started(live, key, plan.call.model, plan.call.method)
         if plan.placement is None:
             self._start_local(live, key, plan, now)
             return
@@ -203,26 +185,15 @@ class StepKeeper:
             wait_limit_s=plan.wait_limit_s,
             limit_from=plan.limit_from,
             timeout_s=plan.timeout_s,
+            affinity=plan.affinity,
         )
-        self._store.commit([self._pending(live, key, spec, now)])
-
-    def tell_started(self, live: LiveRun, key: StepKey, model: str, method: str) -> None:
-        """The event that a step has become ready."""
-        self._events.emit(
-            live.run,
-            f"started/{key[0]}/{key[1]}",
-            "step_started",
-            job=key[0],
-            step=key[1],
-            model=model,
-            method=method,
-        )
+        self._store.commit([self._records.pending(live, key, spec)])
 
     def _start_local(self, live: LiveRun, key: StepKey, plan: StepPlan, now: datetime) -> None:
         name = live.step_name(key)
         status = StepStatus(state="running", started_at=stamp(now))
         live.running.add(name)
-        self._store.commit([self._step(live, key, status, plan)])
+        self._store.commit([self._records.step(live, key, status, plan)])
         self._executor.start(name, plan.call, plan.timeout_s)
 
     def _new_episode(self, live: LiveRun, key: StepKey, old: Pending) -> None:
@@ -237,7 +208,7 @@ class StepKeeper:
                 "waited_before_s": round(old.spec.waited_before_s + waited_s, 3),
             }
         )
-        puts: list[Record[Any, Any]] = [self._pending(live, key, spec, self._clock.now())]
+        puts: list[Record[Any, Any]] = [self._records.pending(live, key, spec)]
         step = self._store.find(STEPS, live.step_name(key))
         if step is not None and step.status is not None:
             puts.append(
@@ -248,38 +219,6 @@ class StepKeeper:
                 )
             )
         self._store.commit(puts)
-
-    def _pending(self, live: LiveRun, key: StepKey, spec: PendingSpec, now: datetime) -> Pending:
-        return Record(
-            kind=PENDING,
-            name=f"{live.step_name(key)}.{spec.episode}",
-            uid=self._new_uid(),
-            created_at=stamp(now),
-            owner=live.run,
-            spec=spec,
-        )
-
-    def _step(
-        self, live: LiveRun, key: StepKey, status: StepStatus, plan: StepPlan | None = None
-    ) -> Step:
-        template = live.written(key)[1].name
-        return Record(
-            kind=STEPS,
-            name=live.step_name(key),
-            uid=self._new_uid(),
-            created_at=stamp(self._clock.now()),
-            owner=live.run,
-            spec=StepSpec(
-                run=live.run,
-                workflow=live.workflow.name,
-                job=key[0],
-                step=key[1],
-                template=None if template == key[1] else template,
-                call=plan.call if plan is not None else None,
-                placement=plan.placement if plan is not None else None,
-            ),
-            status=status,
-        )
 
     def _mark_running(self, live: LiveRun, key: StepKey, pending: Pending, lease: Lease) -> None:
         step = self._store.find(STEPS, live.step_name(key))
@@ -298,9 +237,7 @@ class StepKeeper:
         if step is not None:
             self._store.commit([step.with_status(running)])
             return
-        made = self._step(live, key, running)
-        spec = {"call": pending.spec.call, "placement": pending.spec.placement}
-        self._store.commit([made.with_spec(**spec)])
+        self._store.commit([self._records.step(live, key, running, pending.spec)])
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -331,16 +268,9 @@ class StepKeeper:
         """The step will not run; told once, also over a restart."""
         if self._store.find(STEPS, live.step_name(key)) is None:
             status = StepStatus(state="skipped", ended_at=stamp(self._clock.now()), error=reason)
-            self._store.commit([self._step(live, key, status)])
+            self._store.commit([self._records.step(live, key, status)])
         live.count("skipped")
-        self._events.emit(
-            live.run,
-            f"ended/{key[0]}/{key[1]}",
-            "step_skipped",
-            job=key[0],
-            step=key[1],
-            reason=reason,
-        )
+        self.tell.skipped(live, key, reason)
 
     def _end(
         self,
@@ -380,11 +310,8 @@ class StepKeeper:
         if step is not None:
             self._store.commit([step.with_status(status)])
         else:
-            made = self._step(live, key, status)
-            if pending is not None:
-                spec = {"call": pending.spec.call, "placement": pending.spec.placement}
-                made = made.with_spec(**spec)
-            self._store.commit([made])
+            asked = pending.spec if pending is not None else None
+            self._store.commit([self._records.step(live, key, status, asked)])
         self._ended(live, key, self._store.get(STEPS, live.step_name(key)))
 
     def _ended(self, live: LiveRun, key: StepKey, step: Step) -> None:
@@ -403,7 +330,7 @@ class StepKeeper:
         if status.ended_at is not None and ready_at is not None:
             passed = parse_stamp(status.ended_at) - ready_at
             duration_ms = max(0, round(passed.total_seconds() * 1000))
-        self._tell_ended(live, key, status, duration_ms)
+        self.tell.ended(live, key, status, duration_ms)
         if status.state == "failed" and not status.allowed_failure and live.failure is None:
             live.failure = status.error
         state = cast("Ended", status.state)
@@ -413,21 +340,3 @@ class StepKeeper:
         first = self._store.find(PENDING, f"{step.name}.1")
         at = first.created_at if first is not None else step.created_at
         return parse_stamp(at)
-
-    def _tell_ended(
-        self, live: LiveRun, key: StepKey, status: StepStatus, duration_ms: int
-    ) -> None:
-        kind = {"succeeded": "step_completed", "cancelled": "step_cancelled"}.get(
-            status.state, f"step_{status.state}"
-        )
-        fields: dict[str, Any] = {"job": key[0], "step": key[1]}
-        if status.state == "skipped":
-            fields["reason"] = status.error
-        else:
-            fields["durationMs"] = duration_ms
-            fields["worker"] = status.worker
-        if status.state == "failed":
-            fields["error"] = status.error
-            fields["reason"] = status.outcome.reason if status.outcome else "not_started"
-            fields["allowedFailure"] = status.allowed_failure
-        self._events.emit(live.run, f"ended/{key[0]}/{key[1]}", kind, **fields)

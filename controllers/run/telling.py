@@ -1,18 +1,20 @@
-"""The events of runs and their jobs: told once, in order, and told again after a restart.
+"""The events of runs, jobs and steps: told once, in order, and told again after a restart.
 
 Every event has a key, so telling twice is safe; a log that lost its last lines is completed from
-the records. The events of steps are told where their records are written (`steps`).
+the records.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from controllers.ports import RunEvents
-from controllers.run.graph import JobChange
+from controllers.requirement import describe
+from controllers.run.graph import JobChange, StepKey
 from controllers.run.live import LiveRun
 from datastore.clock import Clock, parse_stamp
-from datastore.kinds import PENDING, STEPS, Run
+from datastore.kinds import PENDING, STEPS, Lease, Pending, Run, StepStatus
 from datastore.store import Store
 
 
@@ -80,3 +82,72 @@ class RunTeller:
         seen = [one.created_at for one in pendings if one.spec.job == job]
         seen += [one.created_at for one in steps if one.spec.job == job]
         return parse_stamp(min(seen)) if seen else None
+
+
+class StepTeller:
+    """The events of steps; told where their records are looked at."""
+
+    def __init__(self, events: RunEvents) -> None:
+        self._events = events
+
+    def started(self, live: LiveRun, key: StepKey, model: str, method: str) -> None:
+        """The step has become ready; it may have to wait now."""
+        self._emit(
+            live, f"started/{key[0]}/{key[1]}", "step_started", key, model=model, method=method
+        )
+
+    def queued(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
+        """Nobody could take the step; once per episode, then whenever the reason has changed."""
+        status = pending.status
+        assert status is not None
+        if status.reason_changes:
+            event = f"waiting/{pending.name}/{status.reason_changes}"
+            self._emit(
+                live, event, "step_waiting", key, reason=status.reason, dispatch=pending.name
+            )
+            return
+        self._emit(
+            live,
+            f"queued/{pending.name}",
+            "step_queued",
+            key,
+            requirement=describe(pending.spec.placement),
+            reason=status.reason,
+            dispatch=pending.name,
+            episode=pending.spec.episode,
+        )
+
+    def dispatched(self, live: LiveRun, key: StepKey, lease: Lease) -> None:
+        """A worker has accepted the step."""
+        self._emit(
+            live,
+            f"dispatched/{lease.name}",
+            "step_dispatched",
+            key,
+            worker=lease.spec.worker,
+            dispatch=lease.name,
+        )
+
+    def skipped(self, live: LiveRun, key: StepKey, reason: str) -> None:
+        """The step will not run."""
+        self._emit(live, f"ended/{key[0]}/{key[1]}", "step_skipped", key, reason=reason)
+
+    def ended(self, live: LiveRun, key: StepKey, status: StepStatus, duration_ms: int) -> None:
+        """The step's record is final."""
+        kind = {"succeeded": "step_completed", "cancelled": "step_cancelled"}.get(
+            status.state, f"step_{status.state}"
+        )
+        fields: dict[str, Any] = {}
+        if status.state == "skipped":
+            fields["reason"] = status.error
+        else:
+            fields["durationMs"] = duration_ms
+            fields["worker"] = status.worker
+        if status.state == "failed":
+            fields["error"] = status.error
+            fields["reason"] = status.outcome.reason if status.outcome else "not_started"
+            fields["allowedFailure"] = status.allowed_failure
+        self._emit(live, f"ended/{key[0]}/{key[1]}", kind, key, **fields)
+
+    def _emit(self, live: LiveRun, event: str, kind: str, key: StepKey, **fields: Any) -> None:
+        self._events.emit(live.run, event, kind, job=key[0], step=key[1], **fields)

@@ -165,3 +165,26 @@ def _warnings(workflow: Workflow, document: Document, path: str) -> Iterator[Fin
                 "has a target, labels or a platform",
                 position=document.position(*keys, "queueTimeout"),
             )
+    yield from _affinity_warnings(workflow, document, path)
+
+
+def _affinity_warnings(workflow: Workflow, document: Document, path: str) -> Iterator[Finding]:
+    """Affinity that holds nothing together: no step under it asks for a worker."""
+    wholes: list[tuple[_Keys, str, bool, tuple[Job, ...]]] = [
+        ((), "the workflow", workflow.affinity, workflow.jobs)
+    ]
+    wholes += [
+        (("jobs", j), f"job '{job.name}'", job.affinity, (job,))
+        for j, job in enumerate(workflow.jobs)
+    ]
+    for keys, label, wanted, jobs in wholes:
+        placed = (placement_of(workflow, job, step) for job in jobs for step in job.steps)
+        if wanted and not any(placement.active for placement in placed):
+            yield Finding(
+                check=f"affinity without placement for {label}",
+                passed=True,
+                path=path,
+                warning=f"the affinity of {label} has no effect: none of its steps has a target, "
+                "labels or a platform",
+                position=document.position(*keys, "affinity"),
+            )

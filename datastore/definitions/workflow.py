@@ -192,7 +192,7 @@ class Job(Placed):
     """Steps that belong together and wait for other jobs together."""
 
     title: ClassVar[str] = "job"
-    not_yet: ClassVar[frozenset[str]] = frozenset({"affinity", "writes"})
+    not_yet: ClassVar[frozenset[str]] = frozenset({"writes"})
 
     name: Annotated[str, AfterValidator(_is_name)]
     description: str | None = None
@@ -201,13 +201,15 @@ class Job(Placed):
         default=(), strict=False
     )
     weight: int = 0
+    affinity: bool = False
+    """Whether all its placed steps must run on one worker."""
 
 
 class Workflow(Placed):
     """A workflow as it is in force."""
 
     title: ClassVar[str] = "workflow"
-    not_yet: ClassVar[frozenset[str]] = frozenset({"trigger", "reports", "affinity", "writes"})
+    not_yet: ClassVar[frozenset[str]] = frozenset({"trigger", "reports", "writes"})
 
     id: Uuid
     name: DefinitionName
@@ -216,6 +218,8 @@ class Workflow(Placed):
     inputs: Inputs | None = None
     jobs: Annotated[tuple[Job, ...], AfterValidator(is_not_empty)] = Field(strict=False)
     version: int = Field(default=1, ge=0)
+    affinity: bool = False
+    """Whether all placed steps of a run must run on one worker."""
     _source: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="before")

@@ -76,6 +76,8 @@ class PendingSpec(Model):
     """Waiting time of the step's earlier episodes, seconds."""
     timeout_s: float | None = None
     """How long the execution may take, seconds."""
+    affinity: str | None = None
+    """The group of steps that must stay on one worker: the run, or `<run>.<job>`."""
     cancel: bool = False
     desired: str | None = None
     """Digest of the desired file that was taken into this spec; the status is the scheduler's."""
@@ -88,6 +90,10 @@ class PendingStatus(Model):
     queued_at: str
     reason: str | None = None
     """Why it waits, or why it ended."""
+    reason_changes: int = 0
+    """How often the reason has changed since it was queued."""
+    error: Literal["affinity_lost"] | None = None
+    """Set where it ended because it can never be placed."""
     waited_s: float | None = None
     """How long this episode waited, seconds; set at its end."""
     ended_at: str | None = None
@@ -107,6 +113,7 @@ class LeaseSpec(Model):
     method: str
     requirement: str = ""
     """What the step asked for, in words: `pool=gpu, platform=linux`."""
+    affinity: str | None = None
     cancel: bool = False
     desired: str | None = None
     """Digest of the desired file that was taken into this spec."""

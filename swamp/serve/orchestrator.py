@@ -19,7 +19,7 @@ from typing import Any
 from controllers.boot_sweep import BootSweep
 from controllers.manager import Manager, Settings
 from controllers.retention import Keep
-from controllers.run.controller import RunContext
+from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
 from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog

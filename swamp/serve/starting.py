@@ -38,7 +38,7 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
     except InputError as error:
         raise ApiError(422, "input_invalid", str(error)) from None
     try:
-        models = await asyncio.to_thread(served.manager.runs.models_of, workflow)
+        models = await asyncio.to_thread(served.manager.runs.planner.models_of, workflow)
     except NotFound as error:
         raise ApiError(404, "model_not_found", str(error)) from None
     spec = RunSpec(

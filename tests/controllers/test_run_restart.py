@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from controllers.run.controller import RunContext, RunController
+from controllers.run.context import RunContext
+from controllers.run.controller import RunController
 from datastore.clock import SystemClock
 from datastore.definitions.model import model_from_source
 from datastore.definitions.workflow import workflow_from_source

@@ -105,9 +105,8 @@ async def test_many_edits_take_a_millisecond_each(tmp_path: Path, count: int) ->
         assert longest_s < 0.5, "the loop was held up"
 
 
-@pytest.mark.parametrize("events", [False])
-async def test_without_events_the_rescan_finds_everything(tmp_path: Path, events: bool) -> None:
-    async with watched(tmp_path, events=events, rescan_s=0.2) as repo:
+async def test_without_events_the_rescan_finds_everything(tmp_path: Path) -> None:
+    async with watched(tmp_path, events=False, rescan_s=0.2) as repo:
         repo.save("w1", "spec: {note: one}")
         (repo.layout.models / "a.yaml").write_text(MODEL.format(name="a"))
         await repo.soon(lambda: repo.note("w1") == "one" and repo.has_model("a"))
@@ -155,7 +154,7 @@ async def test_a_file_that_an_editor_empties_first_is_no_problem(
         await asyncio.sleep(0.2)
         assert repo.watch.problems() == [] and "w1" not in caplog.text
         path.write_text("spec: [")
-        await repo.soon(lambda: "w1.yaml:1:" in caplog.text, 0.4)
+        await repo.soon(lambda: "w1.yaml:" in caplog.text, 0.4)
         path.write_text("spec: {note: two}")
         await repo.soon(lambda: repo.watch.problems() == [])
         assert caplog.text.count("w1.yaml") == 1
@@ -189,7 +188,8 @@ async def test_a_stale_save_is_told_once_and_changes_nothing(
     async with watched(tmp_path) as repo:
         ended = token("t1", "revoked").with_spec(revoked=True)
         lost = lease("r1.j.s.1", state="completed")
-        repo.store.commit([ended, token("t2", "expired"), lost])
+        for record in (ended, token("t2", "expired"), lost):
+            repo.store.load(record)
         tokens, leases = repo.layout.desired("tokens"), repo.layout.desired("leases")
         (tokens / "t1.yaml").write_text("spec: {revoked: true}")
         await repo.soon(lambda: repo.store.desired(TOKENS, "t1") is not None)

@@ -115,6 +115,20 @@ def test_a_waiting_dispatch_is_cancelled_for_good(waiting: Any) -> None:
     assert server.repo.records("leases") == {}
 
 
+def test_what_is_asked_while_the_server_is_stopped_counts_at_its_start(waiting: Any) -> None:
+    server, name, _ = waiting
+    repo = server.repo
+    assert server.server.terminate() == 0
+    server.desire("pending", name, "cancel: true")
+    server.desire("workers", "w1", "schedulable: false", "note: before its first enrollment")
+    repo.serve()
+    repo.until(lambda: [state(r) for r in repo.records("steps").values()] == ["cancelled"])
+    repo.worker("w1", "--label", "pool=worker")
+    listed = repo.json("worker", "list")["workers"][0]
+    assert (listed["status"], listed["note"]) == ("cordoned", "before its first enrollment")
+    assert repo.records("leases") == {}
+
+
 @pytest.fixture
 def running(repo: Repo) -> tuple[Server, str, Proc]:
     """A server and a worker that executes a step which ends when `go` is there."""

@@ -17,7 +17,7 @@ from controllers.manager import Manager, Settings
 from controllers.ports import SessionInfo
 from controllers.retention import Keep
 from controllers.run import controller
-from controllers.run.controller import RunContext
+from controllers.run.context import RunContext
 from datastore import files, index, observed_files, sqlite_journal, store, yaml_loader
 from datastore.clock import SystemClock
 from datastore.definitions.workflow import workflow_from_source

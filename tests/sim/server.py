@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from controllers.boot_sweep import BootSweep
 from controllers.enrollment import EnrollmentRefused, Made, create_token
 from controllers.manager import Manager, Settings
-from controllers.run.controller import RunContext
+from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.ids import uuid7

@@ -69,8 +69,10 @@ BAD = {
     "writes": (job("writes: true"), "4:5: 'writes' in job 'j' is not supported yet"),
     "trigger": (top("trigger: {}"), "2:1: 'trigger' in workflow 'w' is not supported yet"),
     "reports": (top("reports: {}"), "2:1: 'reports' in workflow 'w' is not supported yet"),
-    "affinity": (top("affinity: true"), "2:1: 'affinity' in workflow 'w' is not supported yet"),
-    "job affinity": (job("affinity: true"), "4:5: 'affinity' in job 'j' is not supported yet"),
+    "affinity": (
+        top("affinity: 1"),
+        "2:1: 'affinity' of workflow 'w' must be true or false, found 1",
+    ),
     "globalArgs": (
         task("type: model_method, modelType: t, modelName: m, methodName: e, globalArgs: {}"),
         "6:79: 'globalArgs' in task of step 's' is not supported yet",

@@ -147,3 +147,10 @@ def test_with_a_server_all_goes_through_it(repo: Layout, server: Any, swamp: Any
         "name": "t1", "durationS": 5400.0, "maxEnrollments": 3
     }  # fmt: skip
     assert read_records(repo, TOKENS) == []
+
+
+def test_revoke_leaves_a_file_that_is_no_text_alone(repo: Layout, swamp: Any) -> None:
+    swamp("worker", "token", "create", "t1", "--duration", "1h")
+    desired(repo, "t1").write_bytes(b"spec: {note: \xff}\n")
+    assert swamp("worker", "token", "revoke", "t1", "--json").json["state"] == "revoked"
+    assert desired(repo, "t1").read_bytes() == b"spec: {note: \xff}\n"

@@ -1,0 +1,92 @@
+"""The workers as the scheduler chooses among them: who could take a dispatch, who is bound to it.
+
+Load is the size of a set of live dispatch ids, read from the leases each time. Affinity binds a
+group of steps to the worker of its first lease; that, too, follows from the leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from controllers.placement import available, choose, matches
+from controllers.waiting import Group
+from datastore.kinds import LEASES, WORKERS, PendingSpec, Placement, Worker
+from datastore.store import Store
+
+REFUSED_FOR_S = 1.0
+"""How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
+
+
+class WorkerPool:
+    """Reads workers and leases; remembers only who refused, and what it found for a requirement."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._refused_until: dict[str, float] = {}
+        self._candidates: dict[str, tuple[str, ...]] = {}
+        self._bound: dict[str, str] = {}
+
+    # -- choosing --------------------------------------------------------------------------------
+
+    def best(self, key: str, group: Group) -> Worker | None:
+        """The worker for the next dispatch of a requirement, None while nobody has a free slot."""
+        names = self._candidates.get(key)
+        if names is None:
+            workers = self._store.live(WORKERS)
+            names = tuple(w.name for w in workers if available(w) and matches(group.placement, w))
+            self._candidates[key] = names
+        bound = self.bound_to(group.affinity, group.run) if group.affinity else None
+        found = (self._store.find(WORKERS, name) for name in names if bound in (None, name))
+        return choose((worker for worker in found if worker is not None), self._free)
+
+    def _free(self, worker: Worker) -> int:
+        if worker.status is None or self.refused(worker.name):
+            return 0
+        return worker.status.capacity - self._load(worker.name)
+
+    def _load(self, worker: str) -> int:
+        """The size of the set of dispatch ids that are live on the worker (seed #3293)."""
+        return self._store.count_by(LEASES, "worker", worker)
+
+    def changed(self) -> None:
+        """Some worker is new, gone or other than before."""
+        self._candidates.clear()
+
+    # -- refusals --------------------------------------------------------------------------------
+
+    def refused(self, worker: str) -> bool:
+        """Whether the worker refused a dispatch a moment ago."""
+        until = self._refused_until.get(worker)
+        return until is not None and asyncio.get_running_loop().time() < until
+
+    def note_refusal(self, worker: str) -> None:
+        """The worker refused a dispatch just now."""
+        self._refused_until[worker] = asyncio.get_running_loop().time() + REFUSED_FOR_S
+
+    def forget_refusal(self, worker: str) -> None:
+        """The worker freed a slot, or is another than before."""
+        self._refused_until.pop(worker, None)
+
+    # -- affinity --------------------------------------------------------------------------------
+
+    def bound_to(self, affinity: str, run: str) -> str | None:
+        """The worker that an affinity group is bound to: that of its first lease."""
+        bound = self._bound.get(affinity)
+        if bound is None:
+            leases = self._store.by(LEASES, "run", run)
+            mine = [one for one in leases if one.spec.affinity == affinity]
+            if not mine:
+                return None
+            bound = min(mine, key=lambda one: (one.created_at, one.name)).spec.worker
+            self._bound[affinity] = bound
+        return bound
+
+    def forget_run(self, run: str) -> None:
+        """The run has ended: nothing of it is bound any more."""
+        for affinity in [one for one in self._bound if one.partition(".")[0] == run]:
+            del self._bound[affinity]
+
+    def effective(self, spec: PendingSpec) -> Placement:
+        """What the dispatch asks for by now: its worker, once its group is bound to one."""
+        bound = self.bound_to(spec.affinity, spec.run) if spec.affinity else None
+        return spec.placement if bound is None else Placement(target=bound)

@@ -1,0 +1,86 @@
+"""Plans steps that are ready: names the copies of a unit and resolves what each one executes.
+
+Plain paths are resolved at once; whatever evaluates more, or reads files, is done off the event
+loop. Nothing is committed here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controllers.expressions import ExpressionError, needs_thread
+from controllers.run.context import RunContext
+from controllers.run.graph import StepKey, Unit
+from controllers.run.live import LiveRun
+from controllers.run.plan import PlanContext, PlanError, StepPlan, copies, plan_step
+from datastore.definitions.model import ModelDefinition, model_from_source
+from datastore.definitions.workflow import Workflow
+from datastore.kinds import RUNS, Run
+from datastore.store import Store
+
+
+class Planner:
+    """Reads runs, and models that a run did not name when it started."""
+
+    def __init__(self, store: Store, context: RunContext) -> None:
+        self._store = store
+        self._context = context
+
+    def models_of(self, workflow: Workflow) -> dict[str, dict[str, Any]]:
+        """The definitions that the workflow names, as they are now; NotFound for a missing one.
+
+        Names that are expressions are looked up when their step is ready. Blocking.
+        """
+        named = {
+            step.task.model_id_or_name
+            for job in workflow.jobs
+            for step in job.steps
+            if step.task.model_id_or_name is not None and "${{" not in step.task.model_id_or_name
+        }
+        return {name: self._context.find_model(name).source for name in sorted(named)}
+
+    async def open(self, live: LiveRun, unit: Unit) -> None:
+        """Name the copies of a unit; where that fails it gets one copy, which fails early."""
+        step = unit.step
+        try:
+            if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
+                made = await self._context.offload(lambda: copies(step, live.scope))
+            else:
+                made = copies(step, live.scope)
+        except (ExpressionError, PlanError) as error:
+            live.graph.open(unit.key, [step.name])
+            live.failed_early[unit.key] = str(error)
+            return
+        for copy in made:
+            live.copies[(unit.job.name, copy.name)] = copy
+        live.graph.open(unit.key, [copy.name for copy in made])
+
+    async def plan(self, live: LiveRun, key: StepKey) -> StepPlan:
+        """What the copy executes, checked; SwampError says why it cannot run."""
+        job, step = live.written(key)
+        run = self._store.get(RUNS, live.run)
+        context = PlanContext(
+            find_model=lambda name: self._model(run, name),
+            defaults=self._context.defaults,
+            priority=live.priority,
+        )
+        copy = live.copies[key]
+
+        def plan() -> StepPlan:
+            planned = plan_step(live.workflow, (job, step), copy, live.scope, context)
+            self._context.data.check_secrets(planned.call)
+            self._context.check_call(planned.call)
+            return planned
+
+        named = step.task.model_id_or_name or ""
+        sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
+        layers = (step, job, live.workflow)
+        placement = [[one.target, one.labels, one.platform] for one in layers]
+        if "${{" in named or needs_thread([sources, placement]):
+            planned: StepPlan = await self._context.offload(plan)
+            return planned
+        return plan()
+
+    def _model(self, run: Run, name: str) -> ModelDefinition:
+        source = run.spec.models.get(name)
+        return model_from_source(source) if source is not None else self._context.find_model(name)

@@ -1,0 +1,160 @@
+"""Outputs on disk: versions that are whole or not there, and never change."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datastore.errors import NotFound
+from datastore.layout import Layout
+from datastore.outputs import InvalidOutput, Origin, OutputFiles, StoredOutput
+
+AT = "2026-11-29T16:41:31.123Z"
+
+
+def origin(model: str = "probe", dispatch: str = "r.job.step.1") -> Origin:
+    return Origin(model, "r", "job", "step", dispatch)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> OutputFiles:
+    made = OutputFiles(Layout(tmp_path))
+    made.load()
+    return made
+
+
+def keep(
+    files: OutputFiles,
+    data: bytes,
+    name: str = "x",
+    kind: str = "application/octet-stream",
+    of: Origin | None = None,
+) -> StoredOutput:
+    upload = files.begin()
+    for at in range(0, len(data), 7):
+        upload.write(data[at : at + 7])
+    return files.keep(upload, of or origin(), name, kind, AT)
+
+
+def test_versions_count_and_keep_what_they_hold(files: OutputFiles, tmp_path: Path) -> None:
+    first, second = keep(files, b"one"), keep(files, b"other")
+    assert (first.version, second.version) == (1, 2)
+    assert files.raw(first).read_bytes() == b"one"
+    assert second.sha256 == hashlib.sha256(b"other").hexdigest()
+    assert files.read("probe", "x") == second
+    assert files.read("probe", "x", 1) == first
+    # Another process sees the same without the index.
+    other = OutputFiles(Layout(tmp_path))
+    assert other.versions("probe", "x") == [1, 2]
+    assert other.read("probe", "x") == second
+    other.load()
+    assert keep(other, b"").version == 3
+
+
+def test_parallel_uploads_are_all_kept(files: OutputFiles) -> None:
+    kept: list[StoredOutput] = []
+    threads = [
+        threading.Thread(target=lambda n=n: kept.append(keep(files, b"%d" % n))) for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.version for one in kept) == list(range(1, 21))
+    assert sorted(files.raw(one).read_bytes() for one in kept) == sorted(
+        b"%d" % n for n in range(20)
+    )
+
+
+def test_a_version_is_never_replaced(files: OutputFiles, tmp_path: Path) -> None:
+    """Even when something is there that the index does not know."""
+    theirs = tmp_path / ".swamp/data/probe/x/1"
+    theirs.mkdir(parents=True)
+    (theirs / "raw").write_bytes(b"theirs")
+    assert keep(files, b"mine").version == 2
+    assert (theirs / "raw").read_bytes() == b"theirs"
+
+
+def test_a_broken_upload_leaves_nothing(files: OutputFiles, tmp_path: Path) -> None:
+    upload = files.begin()
+    upload.write(b"half")
+    upload.discard()
+    files.begin().write(b"left by a crash")
+    OutputFiles(Layout(tmp_path)).load()
+    assert [path for path in (tmp_path / ".swamp/data").rglob("*") if path.is_file()] == []
+    with pytest.raises(NotFound, match="model 'probe' has no output 'x'; it has none yet"):
+        files.read("probe", "x")
+
+
+def test_everything_is_synced_before_it_is_kept(
+    files: OutputFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    upload = files.begin()
+    upload.write(b"x")
+    files.keep(upload, origin(), "x", "text/plain", AT)
+    assert synced == ["raw", "meta.json", upload.folder.name, "x", "probe", "data"]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "value"),
+    [
+        (b'{"z": 1, "a": [true]}', "application/octet-stream", {"z": 1, "a": [True]}),
+        (b"12\n", "application/json", 12),
+        (b"12\n", "text/plain; charset=utf-8", "12\n"),
+        (b"no json\n", "application/octet-stream", "no json\n"),
+        (b"NaN", "application/octet-stream", "NaN"),
+        (b"", "application/octet-stream", ""),
+    ],
+)
+def test_content_is_json_or_text(files: OutputFiles, data: bytes, kind: str, value: Any) -> None:
+    keep(files, data, kind=kind)
+    assert files.content("probe", "x") == value
+
+
+def test_content_that_cannot_be_given_says_how_to_get_it(files: OutputFiles) -> None:
+    keep(files, b"\xff\xfe")
+    with pytest.raises(InvalidOutput, match="is not text: use `swamp data get probe x`"):
+        files.content("probe", "x")
+    keep(files, b"1" * ((1 << 20) + 1))
+    with pytest.raises(InvalidOutput, match="has 1048577 bytes, expressions take at most 1048576"):
+        files.content("probe", "x")
+    with pytest.raises(NotFound, match="output 'x' of model 'probe' has no version 9"):
+        files.content("probe", "x", 9)
+
+
+@pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "x" * 65, "a b", "x\n"])
+def test_names_that_lead_elsewhere_are_refused(files: OutputFiles, name: str) -> None:
+    with pytest.raises(InvalidOutput, match="cannot name an output"):
+        keep(files, b"x", name)
+    with pytest.raises(InvalidOutput):
+        files.read("probe", name)
+
+
+def test_a_model_of_any_name_stays_inside(files: OutputFiles, tmp_path: Path) -> None:
+    keep(files, b"x", of=origin("../../a b"))
+    assert files.names("../../a b") == ["x"]
+    assert files.names("a b") == []
+    top = tmp_path / ".swamp/data"
+    assert all(path.is_relative_to(top) for path in tmp_path.rglob("raw"))
+    with pytest.raises(InvalidOutput, match="too long to have outputs"):
+        keep(files, b"x", of=origin("m" * 200))
+
+
+def test_the_outputs_of_models_are_found_again(files: OutputFiles, tmp_path: Path) -> None:
+    one, two = keep(files, b"1"), keep(files, b"2", "y", of=origin(dispatch="r.job.other.1"))
+    keep(files, b"3", of=origin("else"))
+    (tmp_path / ".swamp/data/probe/x/7").mkdir()
+    assert list(files.of_models({"probe"})) == [one, two]

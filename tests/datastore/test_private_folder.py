@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from record_samples import run, worker
+
+from datastore.clock import SystemClock
+from datastore.engine import OpenedEngine, open_store
+from datastore.errors import RepositoryLocked
+from datastore.events import TAIL_EVENTS, EventLog
+from datastore.kinds import RUNS, WORKERS
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+from datastore.private_folder import PrivateFolder
+from datastore.store import Store
+
+
+class Served:
+    """What a server has open."""
+
+    def __init__(self, lock: RepositoryLock) -> None:
+        self.lock = lock
+        self.layout = lock.layout
+        self.store: Store
+        self.engine: OpenedEngine
+        self.store, self.engine, _ = open_store(self.layout)
+        self.engine.start(asyncio.get_running_loop())
+        self.events = EventLog(self.layout.events, SystemClock(), self.store.after_barrier)
+        self.private = PrivateFolder(self.layout, lock, self.engine, self.events)
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 5
+        while not true():
+            assert time.monotonic() < deadline, "waited in vain"
+            await asyncio.sleep(0.01)
+
+    async def log(self, name: str, count: int) -> list[dict[str, object]]:
+        """The events in a run's file once there are so many."""
+        path = self.layout.events / f"{name}.jsonl"
+        async with asyncio.timeout(5):
+            while True:
+                lines = path.read_bytes().splitlines() if path.exists() else []
+                if len(lines) == count:
+                    return [json.loads(line) for line in lines]
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    with RepositoryLock(Layout(tmp_path)) as lock:
+        made = Served(lock)
+        keeping = asyncio.ensure_future(made.private.keep())
+        await asyncio.sleep(0)
+        yield made
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await asyncio.to_thread(made.events.close)
+        await asyncio.to_thread(made.engine.close)
+
+
+async def test_everything_is_written_again_though_nothing_happens(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    layout = served.layout
+    layout.key.write_bytes(b"k" * 32)
+    served.store.commit([worker("w1"), run("r1")])
+    await served.store.barrier()
+    await asyncio.sleep(0.7)
+    assert caplog.messages == []
+    shutil.rmtree(layout.private)
+    for path in (layout.lock, layout.journal, layout.index, layout.key, layout.data):
+        await served.until(path.exists)
+    assert layout.key.read_bytes() == b"k" * 32 and layout.key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(RepositoryLocked):
+        RepositoryLock(layout).acquire()
+    await served.until(lambda: ".swamp/key was removed: written again" in caplog.text)
+    assert ".swamp/data/ was removed: what was in it is lost" in caplog.text
+
+    # A power cut now would lose nothing: what is on disk is enough for a start.
+    copy = layout.root.with_name("copy")
+    shutil.copytree(layout.root, copy)
+    found, engine, _ = await asyncio.to_thread(open_store, Layout(copy))
+    assert found.get(WORKERS, "w1").live and found.get(RUNS, "r1").live
+    engine.start(asyncio.get_running_loop())
+    await asyncio.to_thread(engine.close)
+
+
+@pytest.mark.parametrize("count", [3, TAIL_EVENTS + 10])
+async def test_events_of_live_runs_keep_their_numbers(served: Served, count: int) -> None:
+    for number in range(count):
+        served.events.emit("r1", f"k{number}", "note", text=str(number))
+    await served.log("r1", count)
+    shutil.rmtree(served.layout.events)
+    served.events.emit("r1", "later", "note", text="later")
+    lines = await served.log("r1", count + 1)
+    assert [line["seq"] for line in lines] == list(range(1, count + 2))
+    known = [line for line in lines if line["kind"] == "note"]
+    assert [line["text"] for line in known][-2:] == [str(count - 1), "later"]
+    assert len(known) == min(count + 1, TAIL_EVENTS)
+
+    # After a restart nothing is told twice.
+    again = EventLog(served.layout.events, SystemClock(), served.store.after_barrier)
+    again.recover(["r1"])
+    for number in (0, count - 1):
+        again.emit("r1", f"k{number}", "note", text="twice")
+    again.emit("r1", "last", "run_completed")
+    assert (await served.log("r1", count + 2))[-1]["kind"] == "run_completed"
+    await asyncio.to_thread(again.close)
+
+
+async def test_a_lock_that_another_process_took_is_told_and_taken_when_free(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.layout.lock.unlink()
+    other = RepositoryLock(served.layout).acquire()
+    await asyncio.sleep(1.2)
+    assert len(caplog.messages) == 1 and "cannot be restored yet" in caplog.text
+    other.release()
+    await asyncio.sleep(0.7)
+    with pytest.raises(RepositoryLocked):
+        RepositoryLock(served.layout).acquire()

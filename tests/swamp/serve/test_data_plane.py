@@ -1,0 +1,292 @@
+"""Uploads over HTTP against a store whose disk the test holds."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controllers.lease import LeaseController
+from datastore.clock import SystemClock
+from datastore.journal import Op
+from datastore.kinds import (
+    KINDS,
+    LEASES,
+    PENDING,
+    STEPS,
+    Call,
+    LeaseSpec,
+    LeaseStatus,
+    Outcome,
+    PendingSpec,
+    PendingStatus,
+    Placement,
+    StepSpec,
+    StepStatus,
+)
+from datastore.layout import Layout
+from datastore.outputs import OutputFiles
+from datastore.record import Record
+from datastore.store import Store
+from swamp.serve.credentials import Credentials
+from swamp.serve.data_plane import DataPlane
+from swamp.serve.step_data import OutputsOfSteps
+
+AT = "2026-11-29T16:41:31.123Z"
+MOST = 1 << 20
+CALL = Call(
+    model_type="command/shell",
+    model="probe",
+    method="execute",
+    arguments={"run": "true", "outputs": ["x", "y"]},
+)
+
+
+class HeldJournal:
+    """Commits become durable at once, or when the test lets go."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self.held = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
+        if on_durable is not None:
+            self._waiting.append(on_durable)
+        asyncio.get_running_loop().call_soon(self._sync)
+
+    def let_go(self) -> None:
+        self.held = False
+        self._sync()
+
+    def _sync(self) -> None:
+        while self._waiting and not self.held:
+            self._waiting.pop(0)()
+
+
+class NoLink:
+    """No worker is connected."""
+
+    def session(self, worker: str) -> None:
+        return None
+
+
+@dataclass
+class Plane:
+    """A data plane that serves, and what is behind it."""
+
+    root: Path
+    journal: HeldJournal
+    store: Store
+    leases: LeaseController
+    outputs: OutputsOfSteps
+    credentials: Credentials
+    url: str = ""
+    http: aiohttp.ClientSession = field(init=False)
+
+    async def put(
+        self, name: str = "x", data: Any = b"data", dispatch: str = "r.job.step.1", **headers: str
+    ) -> tuple[int, Any]:
+        """Status and answer of an upload."""
+        given = {"Authorization": f"Bearer {self.credentials.of(dispatch)}", **headers}
+        async with self.http.put(f"{self.url}/{name}", data=data, headers=given) as answer:
+            return answer.status, await answer.json()
+
+    def lease(self, name: str = "r.job.step.1") -> LeaseStatus:
+        status = self.store.get(LEASES, name).status
+        assert status is not None
+        return status
+
+    def stored(self) -> list[Path]:
+        """Every file in `.swamp/data`."""
+        found = (self.root / ".swamp/data").rglob("*")
+        return [path for path in found if path.is_file()]
+
+
+def leased(store: Store, name: str = "r.job.step.1", call: Call = CALL) -> None:
+    run, job, step, episode = name.split(".")
+    spec = PendingSpec(
+        run=run, workflow="w", job=job, step=step, episode=int(episode), call=call,
+        placement=Placement(),
+    )  # fmt: skip
+    status = PendingStatus(state="dispatched", queued_at=AT, worker="w1")
+    lease = LeaseSpec(
+        run=run, workflow="w", job=job, step=step, worker="w1", instance="i", model=call.model,
+        method=call.method,
+    )  # fmt: skip
+    bound = LeaseStatus(state="bound", bound_at=AT)
+    store.commit([Record(PENDING, name, f"p-{name}", AT, spec, status)])
+    store.commit([Record(LEASES, name, f"l-{name}", AT, lease, bound)])
+
+
+@pytest.fixture
+async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
+    journal = HeldJournal()
+    store = Store(KINDS.values(), journal)
+    clock = SystemClock()
+    leases = LeaseController(store, NoLink(), clock, grace_s=60.0)  # type: ignore[arg-type]
+    outputs = OutputsOfSteps(OutputFiles(Layout(tmp_path)), lambda call: None)
+    outputs.load(store)
+    credentials = Credentials(b"k" * 32)
+    served = DataPlane(store, outputs, credentials, clock, MOST)
+    served.bind(leases)
+    made = Plane(tmp_path, journal, store, leases, outputs, credentials)
+    leased(store)
+    async with aiohttp.ClientSession() as made.http, served.on_loopback() as made.url:
+        yield made
+
+
+async def test_an_output_is_stored_and_answered(plane: Plane) -> None:
+    data = os.urandom(700_000)
+    status, answer = await plane.put(data=data, **{"Content-Type": "image/png"})
+    digest = hashlib.sha256(data).hexdigest()
+    assert (status, answer) == (
+        201,
+        {"name": "x", "version": 1, "size": 700_000, "sha256": digest},
+    )
+    stored = plane.outputs.files.read("probe", "x")
+    assert (stored.content_type, stored.origin.dispatch) == ("image/png", "r.job.step.1")
+    assert plane.outputs.files.raw(stored).read_bytes() == data
+    written = plane.outputs.written_by("r.job.step.1")
+    assert [(one.name, one.version, one.size) for one in written] == [("x", 1, 700_000)]
+
+
+async def test_no_byte_is_stored_before_the_mark_is_durable(plane: Plane) -> None:
+    """Promise 2, also for the second of two uploads, which finds the mark in memory."""
+    plane.journal.held = True
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(plane.put("x"))
+        second = group.create_task(plane.put("y"))
+        while plane.lease().wrote_at is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        done, _ = await asyncio.wait((first, second), timeout=0.3)
+        assert not done
+        assert plane.stored() == []
+        plane.journal.let_go()
+    assert (first.result()[0], second.result()[0]) == (201, 201)
+
+
+async def test_a_refused_upload_is_no_write(plane: Plane) -> None:
+    status, answer = await plane.put("z")
+    assert (status, answer["code"]) == (400, "undeclared_output")
+    assert answer["error"] == "step 'step' declares no output 'z'; it declares: x, y"
+    status, answer = await plane.put(data=b"x" * (MOST + 1))
+    assert (status, answer["code"]) == (413, "too_large")
+    assert answer["error"] == "output 'x' is too large: at most 1,048,576 bytes"
+    plane.journal.trouble = "the disk is full"
+    status, answer = await plane.put()
+    assert (status, answer["code"]) == (503, "degraded")
+    assert plane.lease().wrote_at is None
+    assert plane.stored() == []
+
+
+async def test_a_body_of_unknown_length_is_cut_off_at_the_limit(plane: Plane) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(MOST // 65_536 + 2):
+            yield b"x" * 65_536
+
+    status, answer = await plane.put(data=endless())
+    assert (status, answer["code"]) == (413, "too_large")
+    assert plane.stored() == []
+
+
+async def test_a_step_without_declared_outputs_is_told_how(plane: Plane) -> None:
+    leased(plane.store, "r.job.bare.1", CALL.model_copy(update={"arguments": {"run": "true"}}))
+    status, answer = await plane.put(dispatch="r.job.bare.1")
+    assert status == 400
+    assert answer["error"].endswith("it declares none: add `outputs: [NAME]` to it")
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer x", "Basic {token}", "Bearer {token}0"])
+async def test_without_the_credential_nothing_is_taken(plane: Plane, given: str) -> None:
+    token = plane.credentials.of("r.job.step.1")
+    status, answer = await plane.put(Authorization=given.format(token=token))
+    assert (status, answer["code"]) == (401, "unauthorized")
+    assert plane.lease().wrote_at is None
+
+
+async def test_a_credential_of_another_key_is_none(plane: Plane) -> None:
+    theirs = Credentials(b"o" * 32).of("r.job.step.1")
+    assert (await plane.put(Authorization=f"Bearer {theirs}"))[0] == 401
+
+
+async def test_a_credential_is_useless_after_its_lease(plane: Plane) -> None:
+    assert (await plane.put())[0] == 201
+    plane.leases.settle("w1", "r.job.step.1", Outcome(ok=True, reason="completed"))
+    status, answer = await plane.put()
+    assert (status, answer["code"]) == (409, "dispatch_over")
+    assert (await plane.put(dispatch="r.job.nosuch.1"))[0] == 409
+    assert plane.outputs.files.versions("probe", "x") == [1]
+
+
+async def test_an_upload_under_way_ends_with_its_lease(plane: Plane) -> None:
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"a" * 100_000
+        under_way.set()
+        await go_on.wait()
+        yield b"b"
+
+    async with asyncio.TaskGroup() as group:
+        putting = group.create_task(plane.put(data=body()))
+        await under_way.wait()
+        plane.leases.settle("w1", "r.job.step.1", Outcome(ok=False, reason="failed"))
+        go_on.set()
+    assert putting.result()[1]["code"] == "dispatch_over"
+    assert plane.stored() == []
+    assert plane.outputs.written_by("r.job.step.1") == []
+
+
+async def test_an_upload_that_breaks_leaves_nothing(plane: Plane) -> None:
+    host, port = plane.url.removeprefix("http://").partition("/")[0].split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    token = plane.credentials.of("r.job.step.1")
+    head = f"PUT /api/v1/data/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n"
+    writer.write(f"{head}Content-Length: 900000\r\n\r\n".encode() + b"x" * 300_000)
+    await writer.drain()
+    while not plane.stored():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    writer.transport.abort()
+    while plane.stored():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert (await plane.put())[1]["version"] == 1
+
+
+async def test_a_step_of_the_orchestrator_itself_writes_while_it_runs(plane: Plane) -> None:
+    spec = StepSpec(run="r", workflow="w", job="job", step="own", call=CALL)
+    running = StepStatus(state="running", started_at=AT)
+    plane.store.commit([Record(STEPS, "r.job.own", "u", AT, spec, running)])
+    assert (await plane.put(dispatch="r.job.own"))[0] == 201
+    record = plane.store.get(STEPS, "r.job.own")
+    plane.store.commit([record.with_status(StepStatus(state="succeeded", started_at=AT))])
+    assert (await plane.put(dispatch="r.job.own"))[1]["code"] == "dispatch_over"
+
+
+async def test_what_a_live_dispatch_wrote_is_known_after_a_restart(plane: Plane) -> None:
+    from datastore.kinds import RUNS, RunSpec, RunStatus
+
+    await plane.put()
+    run = RunSpec(workflow="w", workflow_id="i", definition={})
+    status = RunStatus(state="running", started_at=AT)
+    plane.store.commit([Record(RUNS, "r", "u", AT, run, status)])
+    again = OutputsOfSteps(OutputFiles(Layout(plane.root)), lambda call: None)
+    again.load(plane.store)
+    assert again.written_by("r.job.step.1") == plane.outputs.written_by("r.job.step.1") != []
+
+
+def test_the_credential_tells_nothing_but_the_dispatch() -> None:
+    one, other = Credentials(b"k" * 32), Credentials(b"o" * 32)
+    token = one.of("r.a.b.1")
+    assert one.dispatch_of(token) == "r.a.b.1"
+    assert other.dispatch_of(token) is None
+    assert one.dispatch_of(one.of("r.a.b.2").replace("b.2", "b.1")) is None
+    assert all(one.dispatch_of(bad) is None for bad in ("", ".", "é.ü", "r.a.b.1", json.dumps({})))
