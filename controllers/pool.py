@@ -7,6 +7,7 @@ group of steps to the worker of its first lease; that, too, follows from the lea
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from controllers.placement import available, choose, matches
 from controllers.waiting import Group
@@ -20,8 +21,10 @@ REFUSED_FOR_S = 1.0
 class WorkerPool:
     """Reads workers and leases; remembers only who refused, and what it found for a requirement."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, paused: Callable[[Placement], object]) -> None:
+        """`paused` answers what holds a requirement back, None if nothing does."""
         self._store = store
+        self._paused = paused
         self._refused_until: dict[str, float] = {}
         self._candidates: dict[str, tuple[str, ...]] = {}
         self._bound: dict[str, str] = {}
@@ -30,6 +33,8 @@ class WorkerPool:
 
     def best(self, key: str, group: Group) -> Worker | None:
         """The worker for the next dispatch of a requirement, None while nobody has a free slot."""
+        if self._paused(group.placement):
+            return None
         names = self._candidates.get(key)
         if names is None:
             workers = self._store.live(WORKERS)

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controllers.pauses import paused_text
 from controllers.placement import Fleet, Reason, Verdict, explain, verdict
 from controllers.waiting import requirement_key
-from datastore.kinds import LEASES, WORKERS, Placement, Worker
+from datastore.kinds import LEASES, WORKERS, Pause, Placement, Worker
 from datastore.store import Store
 
 RENEWED_EVERY_S = 1.0
@@ -32,9 +33,15 @@ class _Known:
 class Reasons:
     """Explains waiting. Reads workers and leases, writes nothing."""
 
-    def __init__(self, store: Store, refused: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        refused: Callable[[str], bool],
+        paused: Callable[[Placement], Pause | None],
+    ) -> None:
         self._store = store
         self._refused = refused
+        self._paused = paused
         self._known: dict[str, _Known] = {}
 
     def of(self, placement: Placement, *, fresh: bool = False) -> Reason:
@@ -46,6 +53,9 @@ class Reasons:
             return known.reason
         if len(self._known) >= REMEMBERED_MOST:
             self._known.clear()
+        pause = self._paused(placement)
+        if pause is not None:
+            return Reason("paused", paused_text(pause))
         reason = explain(placement, self._fleet(placement))
         self._known[key] = _Known(reason, now_s)
         return reason

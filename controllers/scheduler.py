@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from controllers.controller import Wait
+from controllers.pauses import Pauses
 from controllers.placement import available, matches
 from controllers.pool import REFUSED_FOR_S, WorkerPool
 from controllers.reasons import Reasons
@@ -24,6 +25,7 @@ from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
 from datastore.kinds import (
     LEASES,
+    PAUSES,
     PENDING,
     RUNS,
     WORKERS,
@@ -48,6 +50,9 @@ RENEW = "renew"
 
 RENEW_EVERY_S = 1.0
 
+PAUSE = "pause "
+"""What the keys of pauses begin with; no dispatch id has a space."""
+
 RENEWED_MOST = 20
 """Requirements, and dispatches of each, whose reasons are renewed at once: those at the front. Ten
 thousand records are not rewritten because one worker came."""
@@ -70,8 +75,10 @@ class Scheduler:
         self._grace_s = grace_s
         self._away_since: dict[str, float] = {}
         self._to_renew: dict[str, None] = {}
-        self._pool = WorkerPool(store)
-        self.reasons = Reasons(store, self._pool.refused)
+        self._pauses = Pauses(store, clock, new_uid)
+        self._pool = WorkerPool(store, self._pauses.holding)
+        self.reasons = Reasons(store, self._pool.refused, self._pauses.holding)
+        store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
         store.watch(RUNS, self._run_changed)
         store.watch(WORKERS, self._worker_changed)
@@ -80,7 +87,9 @@ class Scheduler:
     def live_keys(self) -> Iterable[str]:
         self._pool.changed()
         self._awake.update(self._room.groups)
-        return [PLACE, RENEW, *(pending.name for pending in self._store.live(PENDING))]
+        named = {*self._store.names(PAUSES), *self._store.desired_names(PAUSES)}
+        # What holds the queue back is taken over before anything is placed.
+        return [*(PAUSE + name for name in sorted(named)), PLACE, RENEW, *(pending.name for pending in self._store.live(PENDING))]
 
     async def reconcile(self, key: str) -> Wait | None:
         if key == PLACE:
@@ -88,6 +97,12 @@ class Scheduler:
             return None
         if key == RENEW:
             return self._renew_reasons()
+        if key.startswith(PAUSE):
+            self._pauses.look_at(key.removeprefix(PAUSE))
+            self._awake.update(self._room.groups)
+            self.place()
+            self.queue.add(RENEW)
+            return None
         return self._look_at(key)
 
     # -- waking ----------------------------------------------------------------------------------

@@ -96,6 +96,12 @@ class _Run(Model):
     cancel_reason: str | None = None
 
 
+class _Pause(Model):
+    labels: dict[str, str] | None = None
+    paused: bool | None = None
+    note: str | None = None
+
+
 class _Step(Model):
     """Nothing can be asked of a step: cancel its run or its dispatch."""
 
@@ -103,6 +109,7 @@ class _Step(Model):
 FIELDS: dict[str, type[Model]] = {
     "workers": _Worker,
     "tokens": _Token,
+    "pauses": _Pause,
     "pending": _Pending,
     "leases": _Lease,
     "runs": _Run,
@@ -132,9 +139,7 @@ class DesiredTree:
         """`clock` must agree with the one that stamps files: it tells which stats to trust."""
         self._layout = layout
         self._clock = clock or SystemClock()
-        self._seen: dict[Path, dict[Path, _Seen]] = {
-            layout.desired(folder): {} for folder in KINDS
-        }
+        self._seen: dict[Path, dict[Path, _Seen]] = {layout.desired(folder): {} for folder in KINDS}
         self._files: dict[Path, DesiredFile] = {}
         self._problems: dict[Path, InvalidFile] = {}
         self._lock = threading.Lock()

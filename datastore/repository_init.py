@@ -35,6 +35,7 @@ initializedAt: {at}
 #   port: 9090
 #   queueTimeout: 10m  # How long a step waits for a worker that fits; 0 waits for ever.
 #   grace: 60s         # How long a worker that lost its connection may take to come back.
+#   outputLimit: 1GiB  # The most that one output of a step may have.
 
 # Records of finished runs that are kept; their stories stay in datastore/history/ for good.
 # retention:

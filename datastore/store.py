@@ -185,6 +185,10 @@ class Store:
         """The last good desired file of that record, None without one."""
         return self._desired.get((kind.folder, name))
 
+    def desired_names(self, kind: Kind[Any, Any]) -> tuple[str, ...]:
+        """The names of all records of the kind that have a good desired file."""
+        return tuple(name for folder, name in self._desired if folder == kind.folder)
+
     # -- changing --------------------------------------------------------------------------------
 
     def commit(

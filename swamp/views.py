@@ -17,7 +17,7 @@ from controllers.asked import desired_file
 from controllers.demand import Demand
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.kinds import Lease, Pending, Run, Step, Token, Worker
+from datastore.kinds import Lease, Pause, Pending, Run, Step, Token, Worker
 
 View = dict[str, Any]
 
@@ -128,6 +128,22 @@ def demand_list(found: Iterable[Demand]) -> list[View]:
             }
         )
         for one in found
+    ]
+
+
+def pause_list(pauses: Iterable[Pause]) -> list[View]:
+    """Pauses of the queue by name, ended ones included."""
+    return [
+        known(
+            {
+                "name": pause.name,
+                "state": pause.state,
+                "labels": dict(pause.spec.labels),
+                "note": pause.spec.note,
+                "since": pause.status.since if pause.status is not None else None,
+            }
+        )
+        for pause in sorted(pauses, key=lambda one: one.name)
     ]
 
 

@@ -33,6 +33,7 @@ from datastore.kinds.fleet import (
     WorkerSpec,
     WorkerStatus,
 )
+from datastore.kinds.pause import PAUSES, Pause, PauseSpec, PauseStatus
 from datastore.kinds.run import (
     RUNS,
     STEPS,
@@ -48,12 +49,13 @@ from datastore.kinds.run import (
 from datastore.record import Kind
 
 KINDS: dict[str, Kind[Any, Any]] = {
-    kind.folder: kind for kind in (WORKERS, TOKENS, PENDING, LEASES, RUNS, STEPS)
+    kind.folder: kind for kind in (WORKERS, TOKENS, PAUSES, PENDING, LEASES, RUNS, STEPS)
 }
 
 __all__ = [
     "KINDS",
     "LEASES",
+    "PAUSES",
     "PENDING",
     "RUNS",
     "STEPS",
@@ -67,6 +69,9 @@ __all__ = [
     "LeaseStatus",
     "NotIn",
     "Outcome",
+    "Pause",
+    "PauseSpec",
+    "PauseStatus",
     "Pending",
     "PendingSpec",
     "PendingStatus",

@@ -13,6 +13,7 @@ from swamp.cli import (
     doctor,
     model,
     prune,
+    queue,
     repository,
     run,
     serve,
@@ -47,6 +48,7 @@ def _groups(parent: typer.Typer) -> None:
     parent.add_typer(workflow.app, name="workflow")
     parent.add_typer(run.app, name="run")
     parent.add_typer(worker.app, name="worker")
+    parent.add_typer(queue.app, name="queue")
 
 
 repository.declare_init(app)

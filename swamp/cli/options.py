@@ -18,3 +18,14 @@ def seconds(option: str, text: str, *, zero: bool = False) -> float:
 def optional_seconds(option: str, text: str | None) -> float | None:
     """As `seconds`; None if the option was not given."""
     return None if text is None else seconds(option, text)
+
+
+def labels(from_environment: str, from_options: list[str]) -> dict[str, str]:
+    """Labels of both; an option wins over the environment. A usage error for an empty part."""
+    found: dict[str, str] = {}
+    for text in [*filter(None, from_environment.split(",")), *from_options]:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            raise typer.BadParameter(f"label '{text}': expected KEY=VALUE, neither of them empty")
+        found[key] = value
+    return found

@@ -80,6 +80,7 @@ def serve(
 ) -> None:
     from swamp.cli.settings import kept, serve_settings
     from swamp.serve.app import ServeOptions, run_serve
+    from swamp.serve.data_plane import OUTPUT_MAX_BYTES
 
     layout = console.layout()
     settings = serve_settings(layout)
@@ -99,6 +100,7 @@ def serve(
         insecure=insecure,
         file_events=not no_file_events,
         keep=kept(layout, keep_runs),
+        output_max_bytes=settings.output_limit_bytes or OUTPUT_MAX_BYTES,
     )
     code = run_serve(options, lambda report: console.event(report, serve_line(report)))
     if code:

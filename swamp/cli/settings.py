@@ -13,7 +13,8 @@ from swamp.cli.durations import parse_duration
 if TYPE_CHECKING:
     from controllers.retention import Keep
 
-_SERVE_KEYS = ("host", "port", "queueTimeout", "grace")
+_SERVE_KEYS = ("host", "port", "queueTimeout", "grace", "outputLimit")
+_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _RETENTION_KEYS = ("keepRuns", "keepFor")
 
 
@@ -25,6 +26,7 @@ class ServeSettings:
     port: int | None = None
     queue_timeout: str | None = None
     grace: str | None = None
+    output_limit_bytes: int | None = None
 
 
 def serve_settings(layout: Layout) -> ServeSettings:
@@ -40,6 +42,7 @@ def serve_settings(layout: Layout) -> ServeSettings:
         port=port,
         queue_timeout=section.duration("queueTimeout", zero=True),
         grace=section.duration("grace", zero=False),
+        output_limit_bytes=section.size("outputLimit"),
     )
 
 
@@ -78,6 +81,16 @@ class _Section:
             position = self.document.position(self.name, key)
             raise InvalidFile(self.path, f"'{key}' {error}", position) from None
         return str(value)
+
+    def size(self, key: str) -> int | None:
+        """Bytes."""
+        value = self.get(key)
+        if value is None:
+            return None
+        number, unit = str(value)[:-3].strip(), _UNITS.get(str(value)[-3:])
+        if unit is None or not number.isdecimal() or int(number) == 0:
+            raise self.wrong(key, "a size such as 500MiB or 2GiB")
+        return int(number) * unit
 
     def wrong(self, key: str, expected: str) -> InvalidFile:
         position = self.document.position(self.name, key)

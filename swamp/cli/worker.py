@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli import worker_connect, worker_queue
+from swamp.cli import worker_connect, worker_queue, worker_verbs
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
@@ -15,6 +15,7 @@ from swamp.cli.table import pairs, table
 app = group("Workers execute the steps of workflows.")
 worker_connect.declare(app)
 worker_queue.declare(app)
+worker_verbs.declare(app)
 
 _WORKER_COLUMNS = ("NAME", "STATUS", "SLOTS", "LABELS", "PLATFORM/ARCH", "LAST SEEN")
 

@@ -14,7 +14,7 @@ from swamp.cli.command import Help, command
 from swamp.cli.console import Console
 from swamp.cli.durations import show_duration
 from swamp.cli.hidden_argument import hide
-from swamp.cli.options import optional_seconds
+from swamp.cli.options import labels, optional_seconds
 
 if TYPE_CHECKING:
     from swamp.worker.options import WorkerOptions
@@ -156,17 +156,6 @@ def _work(console: Console, options: WorkerOptions) -> None:
 
     if asyncio.run(run_worker(options, report)):
         raise WorkerStopped(stopped[-1])
-
-
-def labels(from_environment: str, from_options: list[str]) -> dict[str, str]:
-    """Labels of both; an option wins over the environment. A usage error for an empty part."""
-    found: dict[str, str] = {}
-    for text in [*filter(None, from_environment.split(",")), *from_options]:
-        key, equals, value = (part.strip() for part in text.partition("="))
-        if not (key and equals and value):
-            raise typer.BadParameter(f"label '{text}': expected KEY=VALUE, neither of them empty")
-        found[key] = value
-    return found
 
 
 def slots(text: str) -> int:

@@ -26,7 +26,6 @@ class Redactor:
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
-        self._longest = len(self._forms[0]) if self._forms else 0
         self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
 
     def __bool__(self) -> bool:
@@ -60,11 +59,15 @@ class Redactor:
 
     def _begins_a_value(self, data: bytes) -> int:
         """The length of the longest end of `data` with which some form begins."""
-        for length in range(min(self._longest - 1, len(data)), 0, -1):
-            tail = data[-length:]
-            if any(form.startswith(tail) for form in self._forms):
-                return length
-        return 0
+        longest = 0
+        for form in self._forms:
+            tail = data[-(len(form) - 1) :]
+            at = tail.find(form[:1])
+            while at >= 0 and not form.startswith(tail[at:]):
+                at = tail.find(form[:1], at + 1)
+            if at >= 0:
+                longest = max(longest, len(tail) - at)
+        return longest
 
 
 class RedactedStream:

@@ -17,6 +17,7 @@ from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Count
 from swamp import __version__, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.asks_api import AsksApi
 from swamp.serve.queue_api import QueueApi
 from swamp.serve.served import Served
 from swamp.serve.starting import start_run
@@ -49,6 +50,7 @@ class Api:
             web.get("/api/v1/runs/{id}/events", self.run_events),
             *self._served.data.routes(),
             *QueueApi(self._served).routes(),
+            *AsksApi(self._served).routes(),
         ]
 
     # -- how things are --------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from datastore.kinds import LEASES, PENDING, RUNS, TOKENS
 from datastore.lock import RepositoryLock
 from datastore.outputs import OutputFiles
 from datastore.private_folder import PrivateFolder
+from datastore.record import Kind
 from datastore.store import Store
 from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
@@ -121,8 +122,11 @@ class Orchestrator:
             await asyncio.to_thread(events.recover, [*live, *untold])
             await self._sweep(store, found)
 
+        async def look_at_desired(kind: Kind[Any, Any], name: str) -> None:
+            watch.apply(await asyncio.to_thread(desired.refresh_record, kind, name))
+
         async def fresh_token(name: str) -> None:
-            watch.apply(await asyncio.to_thread(desired.refresh_record, TOKENS, name))
+            await look_at_desired(TOKENS, name)
 
         environment = {key: value for key, value in os.environ.items() if ships(key)}
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store)
@@ -144,6 +148,7 @@ class Orchestrator:
             data=data,
             new_run=self._new_id,
             problems=watch.problems,
+            look_at_desired=look_at_desired,
             files_trouble=lambda: engine.observed.trouble,
             only_run=self._options.only_run,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from controllers.manager import Manager
 from datastore.clock import Clock
@@ -11,6 +12,7 @@ from datastore.definitions.catalog import Catalog
 from datastore.errors import InvalidFile
 from datastore.events import EventLog
 from datastore.layout import Layout
+from datastore.record import Kind
 from datastore.store import Store
 from swamp.serve.data_plane import DataPlane
 
@@ -28,6 +30,8 @@ class Served:
     data: DataPlane
     new_run: Callable[[], str]
     problems: Callable[[], list[InvalidFile]]
+    look_at_desired: Callable[[Kind[Any, Any], str], Awaitable[None]]
+    """Has one desired file looked at now."""
     files_trouble: Callable[[], str | None] = lambda: None
     """Why files cannot follow the journal just now; nothing is refused for that."""
     only_run: str | None = None

@@ -15,10 +15,12 @@ from datastore.clock import SystemClock
 from datastore.engine import OpenedEngine, open_store
 from datastore.errors import RepositoryLocked
 from datastore.events import TAIL_EVENTS, EventLog
+from datastore.journal import Put
 from datastore.kinds import RUNS, WORKERS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from datastore.private_folder import PrivateFolder
+from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
 
 
@@ -91,6 +93,24 @@ async def test_everything_is_written_again_though_nothing_happens(
     assert found.get(WORKERS, "w1").live and found.get(RUNS, "r1").live
     engine.start(asyncio.get_running_loop())
     await asyncio.to_thread(engine.close)
+
+
+async def test_the_journal_is_whole_at_its_place_again(tmp_path: Path) -> None:
+    """Its rows may be in no other file yet."""
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.start(asyncio.get_running_loop(), lambda first_seq, ops: None)
+    durable = asyncio.Event()
+    journal.append((Put(worker("w1"), False), Put(run("r1"), False)), durable.set)
+    await durable.wait()
+    path.unlink()
+    assert journal.removed
+    journal.restore()
+    await asyncio.to_thread(journal.stop)
+    again = SqliteJournal(path)
+    assert [row.name for row in again.rows()] == ["w1", "r1"]
+    journal.close()
+    again.close()
 
 
 @pytest.mark.parametrize("count", [3, TAIL_EVENTS + 10])

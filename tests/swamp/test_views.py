@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from controllers.asked import MISSING
 from datastore.kinds import (
     LEASES,
     PENDING,
@@ -364,3 +365,15 @@ def test_a_waiting_step_says_why_and_a_failed_one_how_it_ended() -> None:
     assert view["jobs"][0]["steps"][-1]["reason"] == "0 of 1 workers fit"
     assert (view["status"], view["failureReason"]) == ("failed", "step first failed")
     assert view["durationMs"] == 5500
+
+
+def test_a_desired_file_that_is_gone_shows_in_every_view() -> None:
+    gone = f"00112233aabbccdd{MISSING}"
+    record = worker("w1")
+    assert record.status is not None
+    record = record.with_status(record.status.model_copy(update={"desired": gone}))
+    assert worker_list([record], [])["workers"][0]["desiredFile"] == "missing"
+    one = token("t1", "unused", "2027-01-01T00:00:00.000Z", desired=gone)
+    assert token_list([one], [], NOW)[0]["desiredFile"] == "missing"
+    assert run_view(run(desired=gone), [], [], [])["desiredFile"] == "missing"
+    assert "desiredFile" not in run_view(run(desired="00112233aabbccdd"), [], [], [])

@@ -9,7 +9,7 @@ from swamp.cli.serve import serve_line
 
 MARKER = """\
 version: 1
-serve: {port: 8000, host: '::1', queueTimeout: 5m, grace: 30}
+serve: {port: 8000, host: '::1', queueTimeout: 5m, grace: 30, outputLimit: 5MiB}
 retention: {keepRuns: 20, keepFor: 1h30m}
 """
 
@@ -45,6 +45,7 @@ def test_defaults_are_those_of_the_marker_as_written_by_init(
         assert (options.grace_s, options.recover_leases_s) == (60, None)
         assert (options.schedule, options.insecure) == (True, False)
         assert options.keep.runs == 500
+        assert options.output_max_bytes == 1 << 30
     # A limit that is written is told as the server's own; without one it is the default's.
     assert [options.queue_timeout_s for options in started] == [None, 600]
     assert [options.keep.for_s for options in started] == [None, 30 * 86400]
@@ -68,6 +69,7 @@ def test_options_win_over_environment_and_marker(
     assert (options.grace_s, options.recover_leases_s) == (60, 0)
     assert (options.schedule, options.insecure) == (False, True)
     assert [one.keep.runs for one in started] == [20, 20, 7]
+    assert file.output_max_bytes == 5 << 20
     assert [one.keep.for_s for one in started] == [5400, 5400, 5400]
 
 
@@ -86,6 +88,7 @@ def test_options_win_over_environment_and_marker(
             "retention:\n  keep: 1\n",
             ".swamp.yaml:2:3: unknown key 'keep' in 'retention'; keys: keep",
         ),
+        ("serve:\n  outputLimit: 5\n", ".swamp.yaml:2:3: 'outputLimit' must be a size such as"),
         ("serve:\n  grace: 0\n", ".swamp.yaml:2:3: 'grace' '0': must be more than 0"),
     ],
 )

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import typer
 
-from swamp.cli.worker_connect import labels, slots, worker_line
+from swamp.cli.options import labels
+from swamp.cli.worker_connect import slots, worker_line
 
 
 def test_labels_of_options_win_over_the_environment() -> None:
