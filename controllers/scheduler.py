@@ -89,7 +89,8 @@ class Scheduler:
         self._awake.update(self._room.groups)
         named = {*self._store.names(PAUSES), *self._store.desired_names(PAUSES)}
         # What holds the queue back is taken over before anything is placed.
-        return [*(PAUSE + name for name in sorted(named)), PLACE, RENEW, *(pending.name for pending in self._store.live(PENDING))]
+        pauses = (PAUSE + name for name in sorted(named))
+        return [*pauses, PLACE, RENEW, *(one.name for one in self._store.live(PENDING))]
 
     async def reconcile(self, key: str) -> Wait | None:
         if key == PLACE:
