@@ -12,9 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from datastore.clock import Clock, stamp
+from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import DatastoreError
 from datastore.kinds import (
     LEASES,
@@ -75,13 +76,16 @@ class BootSweep:
         *,
         foreign: Iterable[tuple[str, str]] = (),
         recover: bool = True,
+        last_alive: datetime | None = None,
     ) -> None:
         """`foreign`: folder and name of live records found on disk that no journal or index of
-        ours vouches for; they are ended, never continued. Without `recover` leases end at once."""
+        ours vouches for; they are ended, never continued. Without `recover` leases end at once.
+        `last_alive`: until when the earlier process lived, so that waiting counts until then."""
         self._store = store
         self._now = stamp(clock.now())
         self._foreign = set(foreign)
         self._recover = recover
+        self._last_alive = last_alive or clock.now()
         self.report = SweepReport()
 
     def run(self) -> SweepReport:
@@ -139,8 +143,13 @@ class BootSweep:
             return
         if not foreign:
             self.report.counts["orphaned"] += 1
+        waited = self._last_alive - parse_stamp(pending.status.queued_at)
         self._change(
-            pending, state="orphaned", ended_at=self._now, reason=NOT_OURS if foreign else RESTART
+            pending,
+            state="orphaned",
+            ended_at=self._now,
+            waited_s=round(max(0.0, waited.total_seconds()), 3),
+            reason=NOT_OURS if foreign else RESTART,
         )
 
     def _lease(self, lease: Lease) -> None:

@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from types import TracebackType
 
 from datastore.clock import Clock, SystemClock, parse_stamp, stamp
@@ -28,6 +28,8 @@ class RepositoryLock:
         self.layout = layout
         self._clock = clock or SystemClock()
         self._descriptor: int | None = None
+        self.last_held: datetime | None = None
+        """When an earlier holder was last known to live: its stop, or its last `touch`."""
 
     def acquire(self) -> RepositoryLock:
         """Take the lock or raise RepositoryLocked, naming the holder; never waits."""
@@ -39,8 +41,15 @@ class RepositoryLock:
             os.close(descriptor)
             raise RepositoryLocked(_refusal(holder)) from None
         self._descriptor = descriptor
+        self.last_held = datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
         self._sign(descriptor)
         return self
+
+    def touch(self) -> None:
+        """Note that the holder lives, for the next one to know until when. Blocking."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.utime(self._descriptor)
 
     def _open(self) -> int:
         lock = self.layout.lock

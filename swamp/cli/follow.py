@@ -60,10 +60,14 @@ class Watch:
 def follow(console: Console, watch: Watch, lines: RunLines) -> None:
     """Show the run to its end. Ends the command with 1 unless it succeeded, 130 if left."""
     # A server in this very process ends no stream for a while: there is nothing to remark on.
-    arrived = _arriving(watch, (lambda line: None) if watch.is_here else console.note)
+    notice = (lambda line: None) if watch.is_here else console.note
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    receiver = _receiver(watch, arrived, notice)
     interrupted = False
     while True:
         try:
+            if receiver.ident is None:
+                receiver.start()
             status = _show(console, arrived, lines)
             break
         except KeyboardInterrupt:
@@ -78,12 +82,13 @@ def follow(console: Console, watch: Watch, lines: RunLines) -> None:
         raise typer.Exit(1)
 
 
-def _arriving(watch: Watch, notice: Callable[[str], None]) -> queue.SimpleQueue[Any]:
-    """The run's events, and at the end the error if one ended them.
+def _receiver(
+    watch: Watch, arrived: queue.SimpleQueue[Any], notice: Callable[[str], None]
+) -> threading.Thread:
+    """Hands over the run's events, and at the end the error if one ended them.
 
     A thread of its own waits for the server, so that this one can show signs of life.
     """
-    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def receive() -> None:
         try:
@@ -92,8 +97,7 @@ def _arriving(watch: Watch, notice: Callable[[str], None]) -> queue.SimpleQueue[
         except SwampError as error:
             arrived.put(error)
 
-    threading.Thread(target=receive, name="events", daemon=True).start()
-    return arrived
+    return threading.Thread(target=receive, name="events", daemon=True)
 
 
 def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines) -> str:

@@ -57,6 +57,10 @@ NEEDS_SERVE = (
 )
 
 
+ALIVE_EVERY_S = 2.0
+"""How often the lock's file says that this process lives, while steps wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """What `swamp serve` was asked for. Times in seconds."""
@@ -102,6 +106,13 @@ class Orchestrator:
             await self._serve(store, engine, found)
         finally:
             await asyncio.to_thread(engine.close)
+
+    async def _say_alive(self, store: Store) -> None:
+        """While something waits, note that this process lives: waiting counts until its end."""
+        while True:
+            await asyncio.sleep(ALIVE_EVERY_S)
+            if store.live(PENDING):
+                await asyncio.to_thread(self._lock.touch)
 
     def _new_id(self) -> str:
         return uuid7(self._clock.now(), self._random)
@@ -157,7 +168,12 @@ class Orchestrator:
         try:
             async with data.on_loopback() as data_url, asyncio.TaskGroup() as group:
                 private = PrivateFolder(layout, self._lock, engine, events)
-                alongside = (watch.run(), private.keep(), runner.run(data_url))
+                alongside = (
+                    watch.run(),
+                    private.keep(),
+                    runner.run(data_url),
+                    self._say_alive(store),
+                )
                 helpers = [group.create_task(one) for one in alongside]
                 group.create_task(manager.run())
                 await self._front(served, Api(served), sessions)
@@ -223,7 +239,13 @@ class Orchestrator:
             advice = " people ask for goes into datastore/desired/"
             self._report({"kind": "warning", "message": message + advice})
         recover = self._options.recover_leases_s != 0
-        sweep = BootSweep(store, self._clock, foreign=found.unvouched, recover=recover)
+        sweep = BootSweep(
+            store,
+            self._clock,
+            foreign=found.unvouched,
+            recover=recover,
+            last_alive=self._lock.last_held,
+        )
         swept = sweep.run()
         await store.barrier()
         for warning in swept.warnings:

@@ -239,6 +239,8 @@ async def test_an_upload_under_way_ends_with_its_lease(plane: Plane) -> None:
     async with asyncio.TaskGroup() as group:
         putting = group.create_task(plane.put(data=body()))
         await under_way.wait()
+        while not plane.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         plane.leases.settle("w1", "r.job.step.1", Outcome(ok=False, reason="failed"))
         go_on.set()
     assert putting.result()[1]["code"] == "dispatch_over"
