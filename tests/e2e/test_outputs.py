@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shlex
 import signal
+import sys
 import threading
 import time
 import urllib.error
@@ -119,6 +121,20 @@ def test_a_step_on_the_server_itself_puts_too(repo: Repo) -> None:
     )
     repo.swamp("workflow", "run", "own")
     assert repo.swamp("data", "get", "own-one", "x").stdout == "hi\n"
+    python = shlex.quote(sys.executable)
+    command = f"echo '{{}}' > f.json; {python} -m swamp data put report f.json --json"
+    refused = f"head -c 5000000 /dev/zero | {python} -m swamp data put nosuch -"
+    workflow(
+        repo,
+        "command",
+        [{"name": "one", "outputs": ["report"], "run": f"{command}; {refused}"}],
+        placed=False,
+    )
+    repo.swamp("workflow", "run", "command", code=1)
+    outcome = steps_of(repo, "command")["one"]["outcome"]
+    assert json.loads(outcome["stdout"])["version"] == 1
+    assert "declares no output 'nosuch'" in outcome["stderr"]
+    assert repo.json("data", "get", "command-one", "report")["contentType"] == "application/json"
     repo.serve()
     repo.swamp("workflow", "run", "own", "--server", repo.url)
     assert repo.json("data", "versions", "own-one", "x")["total"] == 2

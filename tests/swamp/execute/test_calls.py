@@ -60,3 +60,13 @@ def test_unknown_type_and_method_name_what_exists() -> None:
         methods_of("command/shel")
     with pytest.raises(CallError, match=r"no method 'run'; methods: execute"):
         ShellCall.parse(call({"run": "x"}, method="run"))
+
+
+@pytest.mark.parametrize("outputs", ["x", [1], [""], ["a/b"], [".a"], ["x" * 65], {"a": 1}])
+def test_outputs_are_names(outputs: object) -> None:
+    with pytest.raises(CallError, match="outputs"):
+        ShellCall.parse(call({"run": "true", "outputs": outputs}))
+    assert ShellCall.parse(call({"run": "true", "outputs": ["a", "B-2_c.d"]})).outputs == (
+        "a",
+        "B-2_c.d",
+    )

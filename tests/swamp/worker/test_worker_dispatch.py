@@ -23,7 +23,7 @@ from swamp.protocol import (
     Refused,
     ResultFrame,
 )
-from swamp.worker.options import WorkerOptions, socket_url
+from swamp.worker.options import WorkerOptions, data_url, socket_url
 
 Start = Callable[..., RunningWorker]
 
@@ -314,3 +314,31 @@ def test_addresses() -> None:
     assert socket_url("https://h/prefix/") == "wss://h/prefix/"
     assert socket_url("ws://h:1") == "ws://h:1"
     assert "s3cret" not in repr(WorkerOptions(url="ws://h", token="t.s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("url", "outputs"),
+    [
+        ("ws://h:9", "http://h:9/api/v1/data"),
+        ("https://h/behind/a/proxy/?q=1", "https://h/behind/a/proxy/api/v1/data"),
+        ("WSS://[::1]:4", "https://[::1]:4/api/v1/data"),
+    ],
+)
+def test_outputs_take_the_way_that_the_worker_dialled(url: str, outputs: str) -> None:
+    assert data_url(url) == outputs
+
+
+async def test_a_runner_gets_its_credential_and_shows_neither_it_nor_secrets(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    start()
+    socket = await orchestrator.enrolled()
+    run = 'echo "$SWAMP_DATA_URL $SWAMP_DATA_TOKEN $K"; exit 1'
+    dispatch = shell("d1", run, env={"K": "topsecret"})
+    shipped = {"credential": "d1.0123456789", "secrets": ["topsecret"]}
+    await socket.send(dispatch.model_copy(update=shipped))
+    await accepted(socket, "d1")
+    result = await socket.result("d1")
+    url = orchestrator.url.replace("ws:", "http:")
+    assert result.outcome.stdout == f"{url}/api/v1/data *** ***\n"
+    assert socket.text("d1") == result.outcome.stdout

@@ -1,0 +1,144 @@
+"""After a crash every record tells the truth again, runs go on, and nothing runs twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+from harness import Proc, Repo
+
+
+def _swept(server: Proc) -> list[dict[str, Any]]:
+    return [event for event in server.lines.events if event.get("kind") == "boot_sweep"]
+
+
+def _local(repo: Repo, name: str, run: str) -> None:
+    repo.write(
+        f"workflows/{name}.yaml",
+        f"name: {name}\njobs:\n  - name: j\n    steps:\n      - name: s\n        task: {{type:"
+        f" model_method, modelType: command/shell, modelName: {name}, methodName: execute,"
+        f" inputs: {{run: {json.dumps(run)}}}}}\n",
+    )
+
+
+def _placed(repo: Repo, name: str, pool: str, run: str) -> None:
+    repo.shell_workflow(name, {"s": f"echo {name} >> {repo.base / 'ran'}; {run}"})
+    path = repo.path / f"workflows/{name}.yaml"
+    path.write_text(path.read_text().replace("pool: worker", f"pool: {pool}"))
+
+
+def _leases(repo: Repo) -> dict[str, str]:
+    return {
+        record["spec"]["workflow"]: record["status"]["state"]
+        for record in repo.records("leases").values()
+    }
+
+
+def test_kill_9_with_records_of_all_kinds(repo: Repo) -> None:
+    go = repo.base / "go"
+    until_go = f"until [ -e {go} ]; do sleep 0.05; done"
+    _placed(repo, "waits", "late", "true")
+    _placed(repo, "active", "a", until_go)
+    _placed(repo, "bound", "frozen", "true")
+    _placed(repo, "done", "a", "true")
+    _local(repo, "here", "sleep 60")
+    server = repo.serve()
+    active = repo.worker("w1", "--label", "pool=a", "--concurrency", "2")
+    frozen = repo.worker("w2", "--label", "pool=frozen")
+    repo.swamp("workflow", "run", "done")
+    frozen.process.send_signal(signal.SIGSTOP)
+    runs = {
+        name: repo.start("workflow", "run", name) for name in ("waits", "active", "bound", "here")
+    }
+    expected = {"done": "completed", "active": "active", "bound": "bound"}
+    repo.until(lambda: _leases(repo) == expected, "leases in all states")
+    states = lambda kind: sorted(r["status"]["state"] for r in repo.records(kind).values())  # noqa: E731
+    repo.until(lambda: "waiting" in states("pending") and "running" in states("steps"), "the rest")
+    server.terminate(signal.SIGKILL)
+
+    again = repo.serve()
+    assert len(_swept(again)) == 1, "one line with a count for each"
+    assert _swept(again)[0]["counts"] == {
+        "disconnected": 2, "orphaned": 1, "recovering": 2, "local": 1,
+    }  # fmt: skip
+    active.lines.kind("enrolled", 2)
+    repo.until(lambda: _leases(repo)["active"] == "active", "the lease active again")
+    frozen.process.send_signal(signal.SIGCONT)
+    repo.worker("w3", "--label", "pool=late")
+    go.touch()
+    codes = {name: run.wait(60) for name, run in runs.items()}
+    assert codes == {"waits": 0, "active": 0, "bound": 0, "here": 1}
+    ran = (repo.base / "ran").read_text().split()
+    assert sorted(ran) == ["active", "bound", "done", "waits"], "each ran exactly once"
+    errors = [
+        step["status"]["error"]
+        for step in repo.records("steps").values()
+        if step["spec"]["workflow"] == "here"
+    ]
+    assert errors == ["orchestrator restart: it ran on the server itself"]
+
+
+def test_without_recovery_active_leases_end_at_once(repo: Repo) -> None:
+    _placed(repo, "long", "a", "sleep 1.5")
+    server = repo.serve()
+    worker = repo.worker("w1", "--label", "pool=a")
+    run = repo.start("workflow", "run", "long", "--json")
+    worker.lines.kind("dispatch_started")
+    server.terminate(signal.SIGKILL)
+    again = repo.serve("--recover-leases", "0")
+    assert _swept(again)[0]["counts"]["expired"] == 1
+    out, _ = run.communicate(timeout=30)
+    step = json.loads(out[out.index("{\n") :])["jobs"][0]["steps"][0]
+    assert step["status"] == "succeeded"
+    ended = [record["status"] for record in repo.records("leases").values()]
+    reasons = sorted((status["state"], status["reason"]) for status in ended)
+    # The worker may be busy for a moment, with killing the runner whose lease has ended.
+    assert [one for one in reasons if one[0] != "refused"] == [
+        ("completed", "completed"),
+        ("expired", "orchestrator restart"),
+    ]
+
+
+def test_a_corrupt_record_is_a_warning_that_names_it(repo: Repo) -> None:
+    server = repo.serve()
+    server.terminate()
+    repo.write("datastore/observed/leases/broken.yaml", "kind: [\n")
+    again = repo.serve()
+    warnings = [e["message"] for e in again.lines.events if e.get("kind") == "warning"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("datastore/observed/leases/broken.yaml:")
+    assert repo.json("worker", "list")["count"] == 0
+
+
+def test_journal_and_index_may_go_after_a_clean_stop(repo: Repo) -> None:
+    _placed(repo, "done", "a", "true")
+    _placed(repo, "waits", "late", "true")
+    server = repo.serve()
+    worker = repo.worker("w1", "--label", "pool=a")
+    repo.swamp("workflow", "run", "done")
+    waiting = repo.start("workflow", "run", "waits")
+    repo.until(lambda: repo.json("worker", "queue") != [], "the waiting step")
+    waiting.kill()
+    waiting.wait()
+    worker.terminate()
+    server.terminate()
+    before = {kind: repo.records(kind) for kind in ("runs", "steps", "leases", "tokens")}
+    (repo.path / ".swamp/journal.db").unlink()
+    second = repo.serve()
+    assert _swept(second)[0]["counts"] == {"orphaned": 1}
+    assert repo.json("worker", "queue") != [], "the run goes on"
+    second.terminate()
+    assert {kind: repo.records(kind) for kind in before} == before
+    for name in ("journal.db", "index.db"):
+        (repo.path / ".swamp" / name).unlink()
+    third = repo.serve()
+    # The run, its waiting dispatch: what was live is ended, and counted.
+    assert _swept(third)[0]["counts"]["foreign"] >= 2
+    assert repo.json("worker", "queue") == []
+    states = {r["workflowName"]: r["status"] for r in repo.json("run", "list")["runs"]}
+    assert states == {"done": "succeeded", "waits": "failed"}
+    assert repo.records("tokens") == before["tokens"]
+    clean = third.terminate()
+    assert clean == 0
+    assert _swept(repo.serve()) == [], "a clean boot says nothing"
