@@ -61,9 +61,16 @@ def test_a_new_repository_and_one_that_was_used_are_well(
     assert result.code == 0
     assert result.out.endswith("\n\nAll is well\n")
     assert {line.split()[0] for line in result.out.splitlines()[:-2]} == {"OK"}
-    for told in (f"swamp 0.1.0 (protocol {PROTOCOL_VERSION}), Python 3.",
-                 "nobody holds the repository", "newest 500 finished runs",
-                 "1 records looked at", "journal.db is whole", "index.db is whole", "folders can be written", "free of"):  # fmt: skip
+    for told in (
+        f"swamp 0.1.0 (protocol {PROTOCOL_VERSION}), Python 3.",
+        "nobody holds the repository",
+        "newest 500 finished runs",
+        "1 records looked at",
+        "journal.db is whole",
+        "index.db is whole",
+        "folders can be written",
+        "free of",
+    ):
         assert told in result.out
     assert swamp("doctor", "--json").json["server"] is None
 
