@@ -107,9 +107,10 @@ def main() -> None:
         seed, _, root = line.rstrip("\n").partition(" ")
         pid = os.fork()
         if not pid:
+            # Before anything else it says, or the reader would take that for the number.
+            _say(f"pid {os.getpid()}")
             asyncio.run(commit_forever(Path(root), int(seed)))
             os._exit(1)
-        _say(f"pid {pid}")
         os.waitpid(pid, 0)
         _say("dead")
 

@@ -49,10 +49,13 @@ def zygote() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,
     ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
+        try:
+            yield process
+        finally:
+            # With whatever it has started, also after a failure.
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.timeout(180)
