@@ -1,7 +1,7 @@
 """Demand by requirement, for people and autoscalers: from the same records that decide. Pure reads.
 
 `waiting` could run if a matching worker had a free slot; `blocked` waits for something that a new
-worker does not change (a pause, an operator); `unsatisfiable` asks for what no worker that ever
+worker does not change (a pause, an operator, a held model); `unsatisfiable` asks for what no worker that ever
 enrolled has. `soon` are steps of live runs that will ask, as far as their placement is known.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from controllers.placement import available, matches
+from controllers.placement import Reason, available, matches
 from controllers.reasons import Reasons
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
@@ -48,13 +48,17 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
 
     groups: dict[str, list[float]] = {}
     placements: dict[str, Placement] = {}
+    held: dict[str, list[Reason]] = {}
     for pending in store.live(PENDING):
         name = requirement(pending.spec.placement)
         placements[name] = pending.spec.placement
         since = pending.status.queued_at if pending.status is not None else pending.created_at
         groups.setdefault(name, []).append((now - parse_stamp(since)).total_seconds())
+        reason = reasons.of_dispatch(pending.spec)
+        if reason.code == "model_held":
+            held.setdefault(name, []).append(reason)
     for name, ages in groups.items():
-        _count(of(name), placements[name], ages, reasons)
+        _count(of(name), reasons.of(placements[name]), ages, held.get(name, []))
         of(name).free_slots = _free_slots(store, placements[name])
     for name, count in Counter(lease.spec.requirement for lease in store.live(LEASES)).items():
         of(name).running = count
@@ -63,16 +67,19 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
     return [found[name] for name in sorted(found)]
 
 
-def _count(entry: Demand, placement: Placement, ages: list[float], reasons: Reasons) -> None:
-    reason = reasons.of(placement)
-    entry.reason, entry.reason_code = reason.text, reason.code
+def _count(entry: Demand, reason: Reason, ages: list[float], held: list[Reason]) -> None:
+    """`held`: the reasons of those that wait for a model, which no worker brings."""
+    others = len(ages) - len(held)
+    told = reason if others else held[0]
+    entry.reason, entry.reason_code = told.text, told.code
     entry.oldest_s = round(max(ages), 3)
+    entry.blocked = len(held)
     if reason.code in _BLOCKED:
-        entry.blocked = len(ages)
+        entry.blocked += others
     elif reason.code in _NEVER_SEEN:
-        entry.unsatisfiable = len(ages)
+        entry.unsatisfiable = others
     else:
-        entry.waiting = len(ages)
+        entry.waiting = others
 
 
 def _free_slots(store: Store, placement: Placement) -> int:

@@ -9,7 +9,6 @@ create anything for a client whose token was not redeemed first (promise 6).
 from __future__ import annotations
 
 import hashlib
-import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,11 +16,13 @@ from typing import Any
 
 from controllers.asked import asked
 from controllers.controller import Wait
-from controllers.ports import WorkerLink
+from controllers.ports import SessionInfo, WorkerLink
+from controllers.token_secret import is_secret, secret_hash
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import NotFound, SwampError
 from datastore.kinds import (
+    LEASES,
     TOKENS,
     WORKERS,
     Token,
@@ -50,6 +51,10 @@ class EnrollmentRefused(SwampError):
         self.retry_after_ms = retry_after_ms
 
 
+class StillThere(SwampError):
+    """The worker cannot be forgotten yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """Who a worker says it is."""
@@ -62,11 +67,6 @@ class Hello:
     version: str
     capacity: int
     labels: dict[str, str] = field(default_factory=dict)
-
-
-def secret_hash(secret: str) -> str:
-    """What is stored of a token's secret: SHA-256 of 256 random bits needs no slow hash."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def worker_name(token: Token, machine: str) -> str:
@@ -121,6 +121,28 @@ def _end_token(store: Store, token: Token, state: str, now: datetime) -> None:
     store.commit([ended])
 
 
+def forget_worker(store: Store, name: str) -> Worker:
+    """Remove the record of a worker that is away, and free its place in the token's allowance.
+
+    NotFound without it; SwampError while it is connected or a step of it may still come back.
+    """
+    worker = store.find(WORKERS, name)
+    if worker is None or worker.status is None:
+        raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+    if worker.live:
+        raise StillThere(f"worker '{name}' is connected: drain it first, `swamp worker drain`")
+    held = store.names_by(LEASES, "worker", name)
+    if held:
+        raise StillThere(f"worker '{name}' may still come back with {len(held)} of its steps")
+    token = store.find(TOKENS, worker.status.token)
+    puts = []
+    if token is not None and token.status is not None and token.live:
+        left = max(0, token.status.enrollments - 1)
+        puts.append(token.with_status(token.status.model_copy(update={"enrollments": left})))
+    store.commit(puts, removals=[(WORKERS, name)])
+    return worker
+
+
 class EnrollmentController:
     """Reconciles workers and tokens; keys are `<folder>/<name>`."""
 
@@ -132,6 +154,8 @@ class EnrollmentController:
         self._link = link
         self._clock = clock
         self._new_uid = new_uid
+        self._told_to_drain: dict[str, int] = {}
+        """By worker, the number of the socket on which it was told."""
         store.watch(WORKERS, lambda name: self.queue.add(f"workers/{name}"))
         store.watch(TOKENS, lambda name: self.queue.add(f"tokens/{name}"))
 
@@ -159,16 +183,17 @@ class EnrollmentController:
         token = self._store.find(TOKENS, name) if dot else None
         if token is None or token.status is None:
             raise EnrollmentRefused("token_not_found", f"enrollment token '{name}' does not exist")
+        # Before anything else is told: what became of a token is for those who have its secret.
+        if not is_secret(secret, token.status.secret_hash):
+            raise EnrollmentRefused(
+                "token_mismatch", f"the secret does not match enrollment token '{name}'"
+            )
         if token.status.state == "revoked" or self._desires_revocation(token):
             raise EnrollmentRefused("token_revoked", f"enrollment token '{name}' has been revoked")
         if token.status.state == "expired" or self._expired(token):
             raise EnrollmentRefused(
                 "token_expired",
                 f"enrollment token '{name}' has expired ({token.spec.expires_at})",
-            )
-        if not hmac.compare_digest(token.status.secret_hash, secret_hash(secret)):
-            raise EnrollmentRefused(
-                "token_mismatch", f"the secret does not match enrollment token '{name}'"
             )
         return token
 
@@ -255,12 +280,21 @@ class EnrollmentController:
         status = changed.status
         assert status is not None
         session = self._link.session(name)
+        self._tell_drain(changed, session)
         if status.state == "connected" and session is None:
             now = stamp(self._clock.now())
             gone = {"state": "disconnected", "disconnected_at": now, "last_seen_at": now}
             changed = changed.with_status(status.model_copy(update={**gone, "draining": False}))
         if changed != worker:
             self._store.commit([changed])
+
+    def _tell_drain(self, worker: Worker, session: SessionInfo | None) -> None:
+        """Once per socket while it is asked: a worker that comes back is told again."""
+        if session is None or not worker.spec.drain:
+            self._told_to_drain.pop(worker.name, None)
+        elif self._told_to_drain.get(worker.name) != session.number:
+            self._told_to_drain[worker.name] = session.number
+            self._link.drain(worker.name, "asked by an operator")
 
     def _with_desired(self, worker: Worker) -> Worker:
         """The worker with what its desired file asks; what that leaves out is as by default."""

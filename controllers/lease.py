@@ -167,6 +167,14 @@ class LeaseController:
         kill = sorted((has | has_result) - set(keep))
         return Comparison(keep=tuple(keep), kill=tuple(kill))
 
+    def instance_died(self, worker: str, instance: str) -> int:
+        """End the leases of a process that is known to be dead, runners and all; how many."""
+        leases = self._store.by(LEASES, "worker", worker)
+        ended = [lease for lease in leases if lease.spec.instance == instance]
+        for lease in ended:
+            self._lose(lease, f"{WORKER_LOST}: its process died")
+        return len(ended)
+
     def accepted(self, worker: str, name: str) -> None:
         """The worker started the runner."""
         lease = self._live_of(worker, name)

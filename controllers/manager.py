@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from controllers.access import AccessController
 from controllers.controller import RESYNC_S, Controller, Reconciler
 from controllers.enrollment import EnrollmentController
 from controllers.lease import LeaseController
@@ -50,6 +51,7 @@ class Manager:
             reconcilers["scheduler"] = self.scheduler
             reconcilers["lease"] = self.leases
             reconcilers["enrollment"] = self.enrollment
+            reconcilers["access"] = AccessController(store, context.clock)
         self._controllers = [
             Controller(name, one, randomness=randomness, resync_s=settings.resync_s)
             for name, one in reconcilers.items()

@@ -35,13 +35,18 @@ def label_holds(rule: LabelRule, value: str | None) -> bool:
     return value in rule
 
 
+def drains(worker: Worker) -> bool:
+    """Whether the worker finishes what it runs and leaves, by its own wish or by an operator's."""
+    return worker.spec.drain or (worker.status is not None and worker.status.draining)
+
+
 def available(worker: Worker) -> bool:
     """Whether the worker takes dispatches at all, its slots aside."""
     status = worker.status
     return (
         status is not None
         and status.state == "connected"
-        and not status.draining
+        and not drains(worker)
         and worker.spec.schedulable
     )
 
@@ -92,7 +97,7 @@ def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
         return Verdict(name, "disconnected", f"since {status.disconnected_at or 'long ago'}")
     if not worker.spec.schedulable:
         return Verdict(name, "cordoned", worker.spec.note or "")
-    if status.draining:
+    if drains(worker):
         return Verdict(name, "draining", worker.spec.note or "")
     holders = fleet.holders(name)
     if len(holders) >= status.capacity:

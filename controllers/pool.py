@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from controllers.model_locks import ModelLocks
 from controllers.placement import available, choose, matches
 from controllers.waiting import Group
 from datastore.kinds import LEASES, WORKERS, PendingSpec, Placement, Worker
@@ -21,9 +22,12 @@ REFUSED_FOR_S = 1.0
 class WorkerPool:
     """Reads workers and leases; remembers only who refused, and what it found for a requirement."""
 
-    def __init__(self, store: Store, paused: Callable[[Placement], object]) -> None:
+    def __init__(
+        self, store: Store, paused: Callable[[Placement], object], locks: ModelLocks
+    ) -> None:
         """`paused` answers what holds a requirement back, None if nothing does."""
         self._store = store
+        self._locks = locks
         self._paused = paused
         self._refused_until: dict[str, float] = {}
         self._candidates: dict[str, tuple[str, ...]] = {}
@@ -34,6 +38,8 @@ class WorkerPool:
     def best(self, key: str, group: Group) -> Worker | None:
         """The worker for the next dispatch of a requirement, None while nobody has a free slot."""
         if self._paused(group.placement):
+            return None
+        if group.model and self._locks.full(group.model.key, group.model.concurrency):
             return None
         names = self._candidates.get(key)
         if names is None:

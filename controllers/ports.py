@@ -39,6 +39,9 @@ class WorkerLink(Protocol):
     def cancel(self, worker: str, dispatch: str) -> None:
         """Ask the worker to stop this runner."""
 
+    def drain(self, worker: str, reason: str) -> None:
+        """Ask the worker to take nothing more, finish what runs, and leave."""
+
     def cut(self, worker: str, reason: str) -> None:
         """Close the worker's socket at once."""
 

@@ -1,7 +1,7 @@
 """Why requirements wait: worked out from the records, per requirement, at most once a second.
 
 Ten thousand dispatches of one requirement share one reason, and asking again within the second
-costs nothing. Disconnected workers are looked through only while there are few of them.
+costs nothing; only a held model is a reason of the dispatch. Disconnected workers are looked through only while there are few of them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controllers.model_locks import ModelLocks
 from controllers.pauses import paused_text
 from controllers.placement import Fleet, Reason, Verdict, explain, verdict
 from controllers.waiting import requirement_key
-from datastore.kinds import LEASES, WORKERS, Pause, Placement, Worker
+from datastore.kinds import LEASES, WORKERS, Pause, PendingSpec, Placement, Worker
 from datastore.store import Store
 
 RENEWED_EVERY_S = 1.0
@@ -22,6 +23,8 @@ LOOKED_THROUGH_MOST = 200
 """With more worker records than this, disconnected ones are only counted."""
 
 REMEMBERED_MOST = 1_000
+
+_BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Reasons:
         self._store = store
         self._refused = refused
         self._paused = paused
+        self._locks = ModelLocks(store)
         self._known: dict[str, _Known] = {}
 
     def of(self, placement: Placement, *, fresh: bool = False) -> Reason:
@@ -58,6 +62,18 @@ class Reasons:
             return Reason("paused", paused_text(pause))
         reason = explain(placement, self._fleet(placement))
         self._known[key] = _Known(reason, now_s)
+        return reason
+
+    def of_dispatch(self, spec: PendingSpec, *, fresh: bool = False) -> Reason:
+        """Why this dispatch waits: like its requirement, unless a worker alone would not help it.
+
+        Its code is `model_held` then. What no worker can ever meet, and a pause, come first.
+        """
+        reason = self.of(spec.placement, fresh=fresh)
+        if reason.code in _BEFORE_THE_MODEL:
+            return reason
+        if self._locks.full(spec.call.model_key, spec.model_concurrency):
+            return Reason("model_held", self._locks.held(spec.call))
         return reason
 
     def verdicts(self, placement: Placement) -> list[Verdict]:

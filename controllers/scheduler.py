@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from controllers.controller import Wait
+from controllers.model_locks import ModelLocks
 from controllers.pauses import Pauses
-from controllers.placement import available, matches
+from controllers.placement import Reason, available, matches
 from controllers.pool import REFUSED_FOR_S, WorkerPool
 from controllers.reasons import Reasons
 from controllers.requirement import describe, requirement
-from controllers.waiting import Rank, WaitingRoom
+from controllers.waiting import ModelLimit, Rank, WaitingRoom
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
 from datastore.kinds import (
@@ -28,6 +29,7 @@ from datastore.kinds import (
     PAUSES,
     PENDING,
     RUNS,
+    STEPS,
     WORKERS,
     Lease,
     LeaseSpec,
@@ -36,7 +38,7 @@ from datastore.kinds import (
     PendingStatus,
     Worker,
 )
-from datastore.kinds.dispatch import run_of
+from datastore.kinds.dispatch import model_key, run_of
 from datastore.record import Record
 from datastore.store import Store
 
@@ -76,11 +78,13 @@ class Scheduler:
         self._away_since: dict[str, float] = {}
         self._to_renew: dict[str, None] = {}
         self._pauses = Pauses(store, clock, new_uid)
-        self._pool = WorkerPool(store, self._pauses.holding)
+        self._locks = ModelLocks(store)
+        self._pool = WorkerPool(store, self._pauses.holding, self._locks)
         self.reasons = Reasons(store, self._pool.refused, self._pauses.holding)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
         store.watch(RUNS, self._run_changed)
+        store.watch(STEPS, self._step_changed)
         store.watch(WORKERS, self._worker_changed)
         store.watch(LEASES, self._lease_changed)
 
@@ -124,6 +128,7 @@ class Scheduler:
         lease = self._store.find(LEASES, name)
         if lease is None or lease.status is None or lease.live:
             return
+        self._wake_model(model_key(lease.spec.model_type, lease.spec.model))
         worker = lease.spec.worker
         if lease.status.state == "refused":
             self._pool.note_refusal(worker)
@@ -131,6 +136,19 @@ class Scheduler:
         else:
             self._pool.forget_refusal(worker)
             self._wake_for(worker)
+
+    def _step_changed(self, name: str) -> None:
+        step = self._store.find(STEPS, name)
+        if step is None or step.live or step.spec.placement is not None:
+            return
+        if step.spec.call is not None:
+            self._wake_model(step.spec.call.model_key)
+
+    def _wake_model(self, model: str) -> None:
+        """An execution of that model has ended: whoever waited for it may go."""
+        if keys := self._room.aside(model):
+            self._awake.update(keys)
+            self.queue.add(PLACE)
 
     def _wake_for(self, worker_name: str) -> None:
         """Wake the requirements that this worker could meet, and no others."""
@@ -204,7 +222,7 @@ class Scheduler:
         status = PendingStatus(
             state="waiting",
             queued_at=stamp(self._clock.now()),
-            reason=self.reasons.of(self._pool.effective(pending.spec)).text,
+            reason=self._reason(pending).text,
         )
         self._store.commit([pending.with_status(status)])
         return self._store.get(PENDING, pending.name)
@@ -243,7 +261,7 @@ class Scheduler:
         return (
             f"Timed out waiting for a worker matching {describe(spec.placement)} to become"
             f" available: waited {spec.wait_limit_s:g}s, the limit set by {layer};"
-            f" {self.reasons.of(spec.placement, fresh=True).text}"
+            f" {self._reason(pending, fresh=True).text}"
         )
 
     # -- placing ---------------------------------------------------------------------------------
@@ -269,13 +287,21 @@ class Scheduler:
             worker = self._pool.best(key, self._room.groups[key])
             if worker is None:
                 continue
-            pending = self._store.find(PENDING, name)
-            if pending is None or not pending.live or pending.spec.cancel:
-                self._room.remove(name)
-                self.queue.add(name)
-            else:
-                self._bind(pending, worker)
+            self._give(name, worker)
             self._push_head(heads, key)
+
+    def _give(self, name: str, worker: Worker) -> None:
+        """Give the slot to that dispatch, unless it cannot take it: then the next one may."""
+        pending = self._store.find(PENDING, name)
+        if pending is None or not pending.live or pending.spec.cancel:
+            self._room.remove(name)
+            self.queue.add(name)
+            return
+        spec = pending.spec
+        if self._locks.full(spec.call.model_key, spec.model_concurrency):
+            self._room.set_aside(name, ModelLimit(spec.call.model_key, spec.model_concurrency))
+            return
+        self._bind(pending, worker)
 
     def _push_head(self, heads: list[tuple[Rank, str, str]], key: str) -> None:
         head = self._room.head(key, asyncio.get_running_loop().time())
@@ -305,6 +331,7 @@ class Scheduler:
                 step=spec.step,
                 worker=worker.name,
                 instance=worker.status.instance,
+                model_type=spec.call.model_type,
                 model=spec.call.model,
                 method=spec.call.method,
                 requirement=requirement(spec.placement),
@@ -340,12 +367,16 @@ class Scheduler:
                 self._renew_reason(name)
         return Wait(RENEW_EVERY_S) if self._room.groups else None
 
+    def _reason(self, pending: Pending, *, fresh: bool = False) -> Reason:
+        asked = pending.spec.model_copy(update={"placement": self._pool.effective(pending.spec)})
+        return self.reasons.of_dispatch(asked, fresh=fresh)
+
     def _renew_reason(self, name: str) -> None:
         pending = self._store.find(PENDING, name)
         if pending is None or pending.status is None or not pending.live:
             return
         status = pending.status
-        reason = self.reasons.of(self._pool.effective(pending.spec)).text
+        reason = self._reason(pending).text
         if reason != status.reason:
             changes = {"reason": reason, "reason_changes": status.reason_changes + 1}
             self._store.commit([pending.with_status(status.model_copy(update=changes))])

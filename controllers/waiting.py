@@ -10,6 +10,9 @@ A requirement has a shelf per priority, a shelf a lane per run, a lane its dispa
 keeps two heaps of lane heads, by load and by age, whose entries are checked when they come up
 instead of being removed when they grow old: a decision costs the logarithm of the number of runs,
 however many dispatches wait.
+
+A dispatch whose model is held goes aside, to a group of its own requirement and model: it competes
+from there with the same rank, and nobody stands behind it who could go first.
 """
 
 from __future__ import annotations
@@ -104,6 +107,14 @@ class _Shelf:
         return max(1, self.priority - older), load, head.since_s, head.order
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLimit:
+    """A model's key, and how many executions of it there may be at the same time."""
+
+    key: str
+    concurrency: int
+
+
 @dataclass
 class Group:
     """All waiting dispatches of one requirement."""
@@ -112,6 +123,8 @@ class Group:
     affinity: str | None = None
     run: str = ""
     """The run of an affinity group; others have dispatches of many runs."""
+    model: ModelLimit | None = None
+    """Set where all of them call one model that was held."""
     shelves: dict[int, _Shelf] = field(default_factory=dict)
 
 
@@ -132,6 +145,7 @@ class WaitingRoom:
         self._load_of_run = load_of_run
         self._places: dict[str, _Place] = {}
         self._lanes_of_run: dict[str, dict[tuple[str, int], None]] = {}
+        self._aside: dict[str, dict[str, None]] = {}
         self._gone: set[int] = set()
         self._arrivals = 0
 
@@ -147,7 +161,7 @@ class WaitingRoom:
         place = self._places.get(pending.name)
         if place is not None:
             if place.priority != spec.priority:
-                self._change_shelf(pending.name, place, spec.priority)
+                self._move(pending.name, place, replace(place, priority=spec.priority))
             return place.group
         key = requirement_key(spec.placement, spec.affinity)
         self.groups.setdefault(key, Group(spec.placement, spec.affinity, spec.run))
@@ -165,6 +179,20 @@ class WaitingRoom:
             return
         self._gone.add(place.entry.order)
         self._tidy(place)
+
+    def set_aside(self, name: str, model: ModelLimit) -> None:
+        """The dispatch's model is held: it lets others of its requirement go first until then."""
+        place = self._places[name]
+        open_group = self.groups[place.group]
+        key = f"{place.group}#{model.concurrency}#{model.key}"
+        if key not in self.groups:
+            self.groups[key] = replace(open_group, shelves={}, model=model)
+            self._aside.setdefault(model.key, {})[key] = None
+        self._move(name, place, replace(place, group=key))
+
+    def aside(self, model: str) -> tuple[str, ...]:
+        """The keys of the groups that wait for that model."""
+        return tuple(self._aside.get(model, ()))
 
     def load_changed(self, run: str) -> None:
         """A lease of the run was made or ended."""
@@ -245,11 +273,15 @@ class WaitingRoom:
             del group.shelves[place.priority]
         if not group.shelves:
             del self.groups[place.group]
+            if group.model is not None:
+                groups = self._aside[group.model.key]
+                del groups[place.group]
+                if not groups:
+                    del self._aside[group.model.key]
 
-    def _change_shelf(self, name: str, place: _Place, priority: int) -> None:
-        """Move to another priority, at the place that its waiting gives it there."""
+    def _move(self, name: str, place: _Place, moved: _Place) -> None:
+        """Put a dispatch elsewhere, at the place that its waiting gives it there."""
         lane = self.groups[place.group].shelves[place.priority].lanes[place.run]
-        moved = replace(place, priority=priority)
         self._places[name] = moved
         if lane.entries[0] == place.entry:
             self._put(moved)

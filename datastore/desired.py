@@ -12,16 +12,16 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from datastore import files
 from datastore.clock import Clock, SystemClock, parse_stamp
 from datastore.definitions.suggest import did_you_mean
 from datastore.errors import InvalidFile
 from datastore.files import Stat
-from datastore.kinds import KINDS
+from datastore.kinds import KINDS, Role
 from datastore.layout import Layout
 from datastore.record import API_VERSION, Kind, Model, is_record_name
 from datastore.yaml_loader import Document, load
@@ -52,25 +52,28 @@ class DesiredChange:
     name: str
 
 
+def _is_a_time(value: str) -> str:
+    try:
+        parse_stamp(value)
+    except ValueError:
+        raise ValueError("expected a time like 2026-11-29T16:41:31Z") from None
+    return value
+
+
+_Time = Annotated[str, AfterValidator(_is_a_time)]
+
+
 class _Worker(Model):
     schedulable: bool | None = None
+    drain: bool | None = None
     note: str | None = None
 
 
 class _Token(Model):
-    expires_at: str | None = None
+    expires_at: _Time | None = None
     max_enrollments: int | Literal["unlimited"] | None = None
     revoked: bool | None = None
     note: str | None = None
-
-    @field_validator("expires_at")
-    @classmethod
-    def _is_a_time(cls, value: str) -> str:
-        try:
-            parse_stamp(value)
-        except ValueError:
-            raise ValueError("expected a time like 2026-11-29T16:41:31Z") from None
-        return value
 
     @field_validator("max_enrollments")
     @classmethod
@@ -78,6 +81,13 @@ class _Token(Model):
         if isinstance(value, int) and value < 1:
             raise ValueError("expected a number from 1, or unlimited")
         return value
+
+
+class _Access(Model):
+    role: Role | None = None
+    expires_at: _Time | None = None
+    revoked: bool | None = None
+    note: str | None = None
 
 
 class _Pending(Model):
@@ -109,6 +119,7 @@ class _Step(Model):
 FIELDS: dict[str, type[Model]] = {
     "workers": _Worker,
     "tokens": _Token,
+    "access": _Access,
     "pauses": _Pause,
     "pending": _Pending,
     "leases": _Lease,

@@ -24,6 +24,9 @@ PROTOCOL_VERSION = 2
 DATA_PATH = "/api/v1/data"
 """Where steps put their outputs, below the address that a worker dialled."""
 
+DEATH_PATH = "/api/v1/workers/{name}/death"
+"""Where a worker's guard tells that the worker's process has died."""
+
 DATA_URL_VARIABLE = "SWAMP_DATA_URL"
 DATA_TOKEN_VARIABLE = "SWAMP_DATA_TOKEN"
 
@@ -143,6 +146,8 @@ class Enrolled(Model):
     heartbeat_s: float
     keep: dict[str, int] = Field(default_factory=dict)
     kill: list[str] = Field(default_factory=list)
+    death_credential: str = Field(default="", repr=False)
+    """Lets whoever outlives this process tell that it has died."""
 
 
 class EnrollRefused(Model):

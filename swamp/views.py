@@ -71,7 +71,7 @@ def _worker_state(worker: Worker, busy: bool) -> str:
     status = worker.status
     if status is None or status.state == "disconnected":
         return "disconnected"
-    if status.draining:
+    if drains(worker):
         return "draining"
     if not worker.spec.schedulable:
         return "cordoned"

@@ -15,7 +15,7 @@ RANK = {"datastore": 0, "controllers": 1, "swamp": 2}
 
 # The controllers: they meet in the records and nowhere else. Whatever else lies in the package is
 # what they are made of, and knows none of them.
-INDEPENDENT = ("scheduler", "lease", "enrollment", "run", "boot_sweep", "retention")
+INDEPENDENT = ("scheduler", "lease", "enrollment", "access", "run", "boot_sweep", "retention")
 WIRING = ("manager",)
 
 ONLY_IN = {

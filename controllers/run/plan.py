@@ -51,6 +51,8 @@ class StepPlan:
     timeout_s: float | None
     affinity: str | None = None
     """The group that must stay on one worker."""
+    model_concurrency: int = 1
+    """How many executions of the model there may be at the same time; 0 without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +144,16 @@ def plan_step(
     placement = _placement(template, own) if template.active else None
     if placement is not None and models.defaults.no_workers is not None:
         raise PlanError(f"needs a worker ({describe(placement)}): {models.defaults.no_workers}")
+    call, concurrency = _call(step, copy, own, models.find_model)
     return StepPlan(
-        call=_call(step, copy, own, models.find_model),
+        call=call,
         placement=placement,
         wait_limit_s=limit_s or None,
         limit_from=limit_from or "default",
         priority=models.priority or priority_of(workflow, job, step),
         timeout_s=next((one for one in timeouts if one is not None), None),
         affinity=_affinity(workflow, job, scope) if template.active else None,
+        model_concurrency=concurrency,
     )
 
 
@@ -197,16 +201,18 @@ def _placement(template: PlacementTemplate, scope: Scope) -> Placement:
     )
 
 
-def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> Call:
+def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> tuple[Call, int]:
+    """The call, and how many of its model there may be at once: one where it has no definition."""
     task = step.task
     inputs = render(task.inputs, scope)
     if task.model_id_or_name is None:
-        return Call(
+        made = Call(
             model_type=render_text(task.model_type or "", scope),
             model=render_text(task.model_name or "", scope),
             method=task.method_name,
             arguments=inputs,
         )
+        return made, 1
     named = task.model_id_or_name
     model = find_model(render_text(named, scope))
     method = model.methods.get(task.method_name)
@@ -216,12 +222,14 @@ def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> Call:
     inner = scope.with_self({**fields, **copy.item})
     inner = replace(inner, inputs={**scope.inputs, **fed}) if fed else inner
     own = {**model.global_arguments, **(method.arguments if method is not None else {})}
-    return Call(
+    passed = {key: value for key, value in inputs.items() if key not in declared}
+    call = Call(
         model_type=model.type,
         model=model.name,
         method=task.method_name,
-        arguments={**render(own, inner), **{k: v for k, v in inputs.items() if k not in declared}},
+        arguments={**render(own, inner), **passed},
     )
+    return call, model.concurrency
 
 
 def file_name(part: str) -> str:

@@ -48,6 +48,8 @@ class ModelDefinition(Written):
     description: str | None = None
     version: int = Field(default=1, ge=0)
     tags: dict[str, str] = Field(default_factory=dict)
+    concurrency: int = Field(default=1, ge=0)
+    """How many steps may call its methods at the same time, over all runs; 0 without a limit."""
     global_arguments: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, Method] = Field(default_factory=dict)
     inputs: Inputs | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from datastore.kinds.access import ACCESS, Access, AccessSpec, AccessStatus, Role
 from datastore.kinds.dispatch import (
     LEASES,
     PENDING,
@@ -49,10 +50,11 @@ from datastore.kinds.run import (
 from datastore.record import Kind
 
 KINDS: dict[str, Kind[Any, Any]] = {
-    kind.folder: kind for kind in (WORKERS, TOKENS, PAUSES, PENDING, LEASES, RUNS, STEPS)
+    kind.folder: kind for kind in (WORKERS, TOKENS, ACCESS, PAUSES, PENDING, LEASES, RUNS, STEPS)
 }
 
 __all__ = [
+    "ACCESS",
     "KINDS",
     "LEASES",
     "PAUSES",
@@ -61,6 +63,9 @@ __all__ = [
     "STEPS",
     "TOKENS",
     "WORKERS",
+    "Access",
+    "AccessSpec",
+    "AccessStatus",
     "Call",
     "Counts",
     "LabelRule",
@@ -76,6 +81,7 @@ __all__ = [
     "PendingSpec",
     "PendingStatus",
     "Placement",
+    "Role",
     "Run",
     "RunSpec",
     "RunStatus",

@@ -39,6 +39,16 @@ class Call(Model):
     method: str
     arguments: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def model_key(self) -> str:
+        """What the lock of the model goes by."""
+        return model_key(self.model_type, self.model)
+
+
+def model_key(model_type: str, name: str) -> str:
+    """One text per model: `<type>/<name>`."""
+    return f"{model_type}/{name}"
+
 
 class Outcome(Model):
     """How an execution ended. `reason` tells apart what an exit code cannot.
@@ -78,6 +88,8 @@ class PendingSpec(Model):
     """How long the execution may take, seconds."""
     affinity: str | None = None
     """The group of steps that must stay on one worker: the run, or `<run>.<job>`."""
+    model_concurrency: int = Field(default=1, ge=0)
+    """How many executions of the model there may be at the same time; 0 without a limit."""
     cancel: bool = False
     desired: str | None = None
     """Digest of the desired file that was taken into this spec; the status is the scheduler's."""
@@ -109,6 +121,7 @@ class LeaseSpec(Model):
     step: str
     worker: str
     instance: str
+    model_type: str = ""
     model: str
     method: str
     requirement: str = ""
@@ -176,6 +189,7 @@ LEASES = Kind(
     live_indexes={
         "worker": lambda lease: lease.spec.worker,
         "live_run": lambda lease: lease.spec.run,
+        "model": lambda lease: model_key(lease.spec.model_type, lease.spec.model),
     },
     name_indexes={"run": run_of},
 )

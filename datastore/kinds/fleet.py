@@ -15,6 +15,8 @@ class WorkerSpec(Model):
     """What people ask of a worker (`desired/workers/<name>.yaml`)."""
 
     schedulable: bool = True
+    drain: bool = False
+    """Finish what runs and leave; so, too, whenever it enrolls while this is asked."""
     note: str | None = None
 
 

@@ -117,6 +117,13 @@ RUNS = Kind(
     live_states=frozenset({None, "running"}),
 )
 
+
+def _model_held_here(step: Step) -> str | None:
+    """The model that a step without a placement holds; that of others is held by their lease."""
+    spec = step.spec
+    return spec.call.model_key if spec.call is not None and spec.placement is None else None
+
+
 _STEP_ENDS = frozenset({"succeeded", "failed", "skipped", "cancelled"})
 
 STEPS = Kind(
@@ -131,5 +138,6 @@ STEPS = Kind(
         **dict.fromkeys(_STEP_ENDS, frozenset()),
     },
     live_states=frozenset({"running", "waiting"}),
+    live_indexes={"local_model": _model_held_here},
     name_indexes={"run": run_of},
 )

@@ -46,7 +46,10 @@ class Patience:
 
 
 class Watch(Protocol):
-    """Somebody who is told which processes exist, to end them should we not be able to."""
+    """Somebody who outlives us: knows which processes exist, ends them, and tells of our death."""
+
+    def tell_death_to(self, url: str, instance: str, credential: str) -> None:
+        """Where and how to tell, should this process die."""
 
     def begin(self, mark: str) -> None:
         """Processes with this mark may exist from now on."""
@@ -60,6 +63,9 @@ class Watch(Protocol):
 
 class Unwatched:
     """Nobody is told."""
+
+    def tell_death_to(self, url: str, instance: str, credential: str) -> None:
+        pass
 
     def begin(self, mark: str) -> None:
         pass

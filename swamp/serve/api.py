@@ -49,6 +49,7 @@ class Api:
             web.post("/api/v1/runs/{id}/cancel", self.cancel_run),
             web.get("/api/v1/runs/{id}/events", self.run_events),
             *self._served.data.routes(),
+            *self._served.deaths.routes(),
             *QueueApi(self._served).routes(),
             *AsksApi(self._served).routes(),
         ]

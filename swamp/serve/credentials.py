@@ -1,6 +1,6 @@
-"""The credential of a dispatch: an HMAC of its id. Nothing is stored, so a restart changes nothing.
+"""Credentials that are an HMAC of an id. Nothing is stored, so a restart changes nothing.
 
-It says who asks, not whether that may still be: the caller looks whether the dispatch lives.
+They say who asks, not whether that may still be: the caller looks whether the dispatch lives.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class Credentials:
 
     def __init__(self, key: bytes) -> None:
         self._key = derive(key, "dispatch")
+        self._death_key = derive(key, "death")
 
     def of(self, dispatch: str) -> str:
         """The credential of a dispatch."""
@@ -24,8 +25,24 @@ class Credentials:
     def dispatch_of(self, credential: str) -> str | None:
         """The dispatch whose credential this is, None if it is nobody's."""
         dispatch, _, signature = credential.rpartition(".")
-        expected = self._sign(dispatch)
-        return dispatch if hmac.compare_digest(signature.encode(), expected.encode()) else None
+        return dispatch if _same(signature, self._sign(dispatch)) else None
+
+    def of_death(self, worker: str, instance: str) -> str:
+        """What the process `instance` of a worker leaves behind to prove that it has died."""
+        return _hmac(self._death_key, f"death/{worker}/{instance}")
+
+    def proves_death(self, credential: str, worker: str, instance: str) -> bool:
+        """Whether the credential is that of this process of this worker."""
+        return _same(credential, self.of_death(worker, instance))
 
     def _sign(self, dispatch: str) -> str:
-        return hmac.new(self._key, dispatch.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+        return _hmac(self._key, dispatch)
+
+
+def _hmac(key: bytes, text: str) -> str:
+    return hmac.new(key, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+def _same(given: str, expected: str) -> bool:
+    # Bytes: texts that are not ASCII cannot be compared.
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from controllers.enrollment import EnrollmentRefused
 from swamp.protocol import FRAME_MAX_BYTES, Enroll, FrameError, encode, from_worker
-from swamp.serve.sessions import HEARTBEAT_S, Session, Sessions, refusal
+from swamp.serve.sessions import Session, Sessions, refusal
 
 ENROLL_WITHIN_S = 30.0
 """How long a socket may take to say who it is."""
@@ -129,7 +129,7 @@ class Gateway:
 
     async def _beat(self, session: Session) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self._sessions.heartbeat_s)
             self._sessions.look_after(session)
 
 

@@ -23,7 +23,7 @@ from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
 from swamp.execute.streams import StreamName
 from swamp.serve.dispatch_secrets import DispatchSecrets
-from swamp.serve.sessions import OutputLog
+from swamp.serve.output_log import OutputLog
 from swamp.worker.guarding import Guard
 
 

@@ -41,6 +41,7 @@ from swamp.protocol import ships
 from swamp.serve.api import Api
 from swamp.serve.credentials import Credentials
 from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
+from swamp.serve.death_reports import DeathReports
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.local_executor import LocalRunner
 from swamp.serve.served import Served
@@ -140,8 +141,10 @@ class Orchestrator:
             await look_at_desired(TOKENS, name)
 
         environment = {key: value for key, value in os.environ.items() if ships(key)}
-        secrets, outputs, data = await asyncio.to_thread(self._step_data, store)
-        rules = Rules(self._options.grace_s, environment, fresh_token, secrets)
+        credentials = Credentials(await asyncio.to_thread(load_or_make, layout))
+        secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)
+        grace_s = self._options.grace_s
+        rules = Rules(grace_s, environment, fresh_token, secrets, credentials.of_death)
         sessions = Sessions(store, events, rules)
         runner = LocalRunner(store, events, layout.private / "scratch", secrets)
         manager = self._manager(store, sessions, events, runner, catalog, outputs)
@@ -157,6 +160,7 @@ class Orchestrator:
             events=events,
             catalog=catalog,
             data=data,
+            deaths=DeathReports(store, credentials, sessions),
             new_run=self._new_id,
             problems=watch.problems,
             look_at_desired=look_at_desired,
@@ -184,9 +188,10 @@ class Orchestrator:
         finally:
             await asyncio.to_thread(events.close)
 
-    def _step_data(self, store: Store) -> tuple[DispatchSecrets, OutputsOfSteps, DataPlane]:
+    def _step_data(
+        self, store: Store, credentials: Credentials
+    ) -> tuple[DispatchSecrets, OutputsOfSteps, DataPlane]:
         """What passes between steps and the disk, knowing what an earlier process left. Blocks."""
-        credentials = Credentials(load_or_make(self._layout))
         secrets = DispatchSecrets(credentials, Vaults(self._layout).get)
         live = [store.find(PENDING, lease.name) for lease in store.live(LEASES)]
         secrets.reopen({pending.name: pending.spec.call for pending in live if pending is not None})

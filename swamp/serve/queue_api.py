@@ -32,14 +32,14 @@ class QueueApi:
         listed = views.queue_list(pendings, self._served.clock.now())
         by_name = {pending.name: pending for pending in pendings}
         for entry in listed:
-            reason = self._reasons.of(by_name[entry["queueId"]].spec.placement)
+            reason = self._reasons.of_dispatch(by_name[entry["queueId"]].spec)
             entry["reason"], entry["reasonCode"] = reason.text, reason.code
         return await told(self._store, listed)
 
     async def explain(self, request: web.Request) -> web.Response:
         pending = self._find(request.match_info["id"])
         placement = pending.spec.placement
-        reason = self._reasons.of(placement, fresh=True)
+        reason = self._reasons.of_dispatch(pending.spec, fresh=True)
         workers = [
             views.known({"worker": one.worker, "verdict": one.state, "detail": one.detail or None})
             for one in self._reasons.verdicts(placement)

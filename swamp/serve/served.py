@@ -15,6 +15,7 @@ from datastore.layout import Layout
 from datastore.record import Kind
 from datastore.store import Store
 from swamp.serve.data_plane import DataPlane
+from swamp.serve.death_reports import DeathReports
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Served:
     events: EventLog
     catalog: Catalog
     data: DataPlane
+    deaths: DeathReports
     new_run: Callable[[], str]
     problems: Callable[[], list[InvalidFile]]
     look_at_desired: Callable[[Kind[Any, Any], str], Awaitable[None]]

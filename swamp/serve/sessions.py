@@ -41,12 +41,16 @@ from swamp.protocol import (
     encode,
 )
 from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
+from swamp.serve.output_log import OutputLog
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 15.0
-SILENCE_S = 2.5 * HEARTBEAT_S
-"""A socket on which nothing arrived for so long is cut."""
+HEARTBEATS_PER_GRACE = 5
+"""At least: silence must be noticed, and the worker be back, before the grace window ends."""
+
+SILENCE_HEARTBEATS = 2.5
+"""A socket on which nothing arrived for so many heartbeats is cut."""
 
 PROBE_S = 2.0
 """How long the old process of a machine has to show that it lives when a new one enrolls."""
@@ -63,23 +67,6 @@ class Transport(Protocol):
 
     def abort(self, reason: str) -> None:
         """Close without waiting for anything."""
-
-
-class OutputLog(Protocol):
-    """Where output of runners goes."""
-
-    def output(
-        self,
-        run: str,
-        dispatch: str,
-        number: int,
-        event: dict[str, Any],
-        written: Callable[[], None],
-    ) -> None:
-        """Store a piece once; `written` is called when it is stored."""
-
-    def output_count(self, run: str, dispatch: str) -> int:
-        """How many pieces are stored."""
 
 
 class Session:
@@ -104,6 +91,13 @@ class Rules:
     fresh_token: Callable[[str], Awaitable[None]]
     """Has the token's desired file looked at again before it is redeemed."""
     secrets: DispatchSecrets = field(default_factory=DispatchSecrets)
+    death_credential: Callable[[str, str], str] = lambda worker, instance: ""
+    """What proves that this process of a worker has died."""
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often both ends show that they live."""
+        return min(HEARTBEAT_S, self.grace_s / HEARTBEATS_PER_GRACE)
 
 
 class Sessions:
@@ -132,6 +126,11 @@ class Sessions:
         self._leases = leases
         self._enrollment = enrollment
         self._changed = changed
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often each session is to be looked after."""
+        return self._rules.heartbeat_s
 
     # -- for the controllers ---------------------------------------------------------------------
 
@@ -187,6 +186,13 @@ class Sessions:
             log.info("worker %s: socket cut: %s", worker, reason)
             session.transport.abort(reason)
             self.closed(session)
+
+    def died(self, worker: str, instance: str) -> int:
+        """A process of the worker has died, with proof; how many leases that ended."""
+        session = self._open.get(worker)
+        if session is not None and session.info.instance == instance:
+            self.cut(worker, "its process died")
+        return self._leases.instance_died(worker, instance)
 
     def _send_to(self, worker: str, frame: ToWorker) -> None:
         session = self._open.get(worker)
@@ -280,12 +286,13 @@ class Sessions:
             Enrolled(
                 worker=worker.name,
                 grace_s=self._rules.grace_s * GRACE_MARGIN,
-                heartbeat_s=HEARTBEAT_S,
+                heartbeat_s=self._rules.heartbeat_s,
                 keep={
                     lease.name: self._output.output_count(lease.spec.run, lease.name)
                     for lease in leases
                 },
                 kill=list(compared.kill),
+                death_credential=self._rules.death_credential(worker.name, hello.instance),
             ),
         )
         self._changed(worker.name)
@@ -368,7 +375,7 @@ class Sessions:
     def look_after(self, session: Session) -> None:
         """Once per heartbeat: ping, and cut a socket that has been silent for too long."""
         silent_s = asyncio.get_running_loop().time() - session.heard_at_s
-        if silent_s > SILENCE_S:
+        if silent_s > SILENCE_HEARTBEATS * self.heartbeat_s:
             self.cut(session.worker, f"silent for {silent_s:.0f}s")
         else:
             self.send(session, Ping(n=0))

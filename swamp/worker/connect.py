@@ -16,7 +16,7 @@ from swamp.execute.execution import Host
 from swamp.worker.guarding import Guard
 from swamp.worker.machine import machine_id
 from swamp.worker.options import BadOptions, WorkerOptions
-from swamp.worker.worker import Worker
+from swamp.worker.worker import EXIT_DRAINED, Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -38,7 +38,10 @@ async def run_worker(
         )
         async with guard.running():
             with _signals_to(worker):
-                return await worker.run()
+                code = await worker.run()
+                if code == EXIT_DRAINED:
+                    guard.over()
+                return code
 
 
 @contextmanager

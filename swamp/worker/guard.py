@@ -1,17 +1,30 @@
 """The guard: a small process that ends what a worker leaves behind when it dies.
 
 It reads lines from a pipe that only the worker holds open: `begin MARK`, `group PGID MARK` and
-`end MARK`. The end of the pipe is the end of the worker; then everything that has begun and not
-ended is killed. Standard library only, so that it starts in 10 ms and stays small.
+`end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is the end of the worker;
+then everything that has begun and not ended is killed, and after that the orchestrator is told,
+unless the worker said that all is over. Standard library only, so that it starts in 10 ms and
+stays small.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from swamp.execute.processes import kill_marked, signal_group
+
+
+@dataclass
+class Legacy:
+    """What a worker leaves: `groups` by mark (None: not known yet), and whom to `tell`."""
+
+    groups: dict[str, int | None] = field(default_factory=dict)
+    tell: tuple[str, str, str] | None = None
+    """URL, instance and credential of the report; None when there is nothing to report."""
 
 
 def main() -> None:
@@ -20,24 +33,35 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     left = follow(sys.stdin.buffer)
-    for group in left.values():
+    for group in left.groups.values():
         if group is not None:
             signal_group(group, signal.SIGKILL)
-    if left:
-        kill_marked(left.keys())
+    if left.groups:
+        kill_marked(left.groups.keys())
+    if left.tell is not None:
+        # Only now: what it needs costs memory that no guard of a living worker should hold.
+        from swamp.worker.obituary import report_death
+
+        report_death(*left.tell)
 
 
-def follow(lines: Iterable[bytes]) -> dict[str, int | None]:
-    """The marks of what has begun and not ended, each with its process group if it has one."""
-    left: dict[str, int | None] = {}
+def follow(lines: Iterable[bytes]) -> Legacy:
+    """What is left at the end of the lines."""
+    left = Legacy()
     for line in lines:
         if not line.endswith(b"\n"):
             break
-        verb, *words = line.decode().split()
+        verb, _, rest = line.decode().strip().partition(" ")
+        words = rest.split()
         if verb == "begin":
-            left[words[0]] = None
+            left.groups[words[0]] = None
         elif verb == "group":
-            left[words[1]] = int(words[0])
+            left.groups[words[1]] = int(words[0])
         elif verb == "end":
-            left.pop(words[0], None)
+            left.groups.pop(words[0], None)
+        elif verb == "tell":
+            url, instance, credential = json.loads(rest)
+            left.tell = (url, instance, credential)
+        elif verb == "over":
+            left.tell = None
     return left

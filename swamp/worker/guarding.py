@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -24,6 +25,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._left: dict[str, int | None] = {}
+        self._tell_death: str | None = None
         self._process: Process | None = None
 
     @property
@@ -42,6 +44,16 @@ class Guard:
     def end(self, mark: str) -> None:
         self._left.pop(mark, None)
         self._tell(f"end {mark}")
+
+    def tell_death_to(self, url: str, instance: str, credential: str) -> None:
+        # Without a credential, nobody would believe it.
+        self._tell_death = f"tell {json.dumps([url, instance, credential])}" if credential else None
+        self._tell(self._tell_death or "over")
+
+    def over(self) -> None:
+        """The worker ends in order: nobody has to be told."""
+        self._tell_death = None
+        self._tell("over")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Guard]:
@@ -78,6 +90,8 @@ class Guard:
             env=runner_environment(os.environ, {}, {}),
             start_new_session=True,
         )
+        if self._tell_death is not None:
+            self._tell(self._tell_death)
         for mark, group in self._left.items():
             self._tell(f"begin {mark}" if group is None else f"group {group} {mark}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 from datastore.errors import SwampError
-from swamp.protocol import DATA_PATH
+from swamp.protocol import DATA_PATH, DEATH_PATH
 
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
@@ -50,7 +50,16 @@ def socket_url(url: str) -> str:
 
 def data_url(url: str) -> str:
     """Where steps put outputs: the way to the orchestrator that the worker itself takes."""
+    return _beside_socket(url, DATA_PATH)
+
+
+def death_url(url: str, worker: str) -> str:
+    """Where the guard of this worker tells that the worker has died, the same way."""
+    return _beside_socket(url, DEATH_PATH.format(name=quote(worker, safe="")))
+
+
+def _beside_socket(url: str, route: str) -> str:
     parts = urlsplit(socket_url(url))
     scheme = {"ws": "http", "wss": "https"}[parts.scheme]
-    path = parts.path.rstrip("/") + DATA_PATH
+    path = parts.path.rstrip("/") + route
     return urlunsplit(parts._replace(scheme=scheme, path=path, query=""))

@@ -30,7 +30,7 @@ from swamp.protocol import (
     ToWorker,
 )
 from swamp.worker.link import STABLE_S, Backoff, EnrollmentRefused, Link, SocketLost, dial
-from swamp.worker.options import BadOptions, WorkerOptions, data_url, socket_url
+from swamp.worker.options import BadOptions, WorkerOptions, data_url, death_url, socket_url
 from swamp.worker.runners import Runners
 from swamp.worker.slots import Slots
 
@@ -60,6 +60,7 @@ class Worker:
         self._options = options
         self._machine = machine
         self._report_event = report
+        self._watch = host.watch
         self._url = socket_url(options.url)
         self._instance = str(uuid.uuid4())
         self._loop = asyncio.get_running_loop()
@@ -178,6 +179,11 @@ class Worker:
         if self._grace is not None:
             self._grace.cancel()
         self._report("enrolled", workerId=enrolled.worker, reconnect=again)
+        self._watch.tell_death_to(
+            death_url(self._options.url, enrolled.worker),
+            self._instance,
+            enrolled.death_credential,
+        )
         outbox = self._runners.outbox
         outbox.new_socket()
         self._runners.settle(enrolled)

@@ -41,7 +41,7 @@ async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Pr
 
 def test_guard_knows_what_has_begun_and_not_ended() -> None:
     lines = [b"begin a\n", b"begin b\n", b"group 12 a\n", b"begin c\n", b"end c\n", b"end x\n"]
-    assert follow([*lines, b"end "]) == {"a": 12, "b": None}
+    assert follow([*lines, b"end "]).groups == {"a": 12, "b": None}
 
 
 def only_child(pid: int) -> int:
