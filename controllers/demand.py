@@ -1,8 +1,9 @@
 """Demand by requirement, for people and autoscalers: from the same records that decide. Pure reads.
 
 `waiting` could run if a matching worker had a free slot; `blocked` waits for something that a new
-worker does not change (a pause, an operator, a held model); `unsatisfiable` asks for what no worker that ever
-enrolled has. `soon` are steps of live runs that will ask, as far as their placement is known.
+worker does not change (a pause, an operator, a held model); `unsatisfiable` asks for what no worker
+that ever enrolled has. `soon` are steps of live runs that will ask, as far as their placement is
+known.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controllers.placement import Reason, available, matches
-from controllers.reasons import Reasons
+from controllers.reasons import BEFORE_THE_MODEL, Reasons
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.kinds import LEASES, PENDING, WORKERS, Placement
+from datastore.kinds import LEASES, PENDING, WORKERS, PendingSpec, Placement
 from datastore.store import Store
 
-_BLOCKED = frozenset({"cordoned", "draining", "paused", "target_disconnected"})
+_BLOCKED = frozenset({"cordoned", "draining", "model_held", "paused", "target_disconnected"})
 _NEVER_SEEN = frozenset({"no_match", "target_unknown"})
 
 
@@ -48,17 +49,20 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
 
     groups: dict[str, list[float]] = {}
     placements: dict[str, Placement] = {}
-    held: dict[str, list[Reason]] = {}
+    held: dict[str, list[PendingSpec]] = {}
     for pending in store.live(PENDING):
         name = requirement(pending.spec.placement)
         placements[name] = pending.spec.placement
         since = pending.status.queued_at if pending.status is not None else pending.created_at
         groups.setdefault(name, []).append((now - parse_stamp(since)).total_seconds())
-        reason = reasons.of_dispatch(pending.spec)
-        if reason.code == "model_held":
-            held.setdefault(name, []).append(reason)
+        if reasons.is_held(pending.spec):
+            held.setdefault(name, []).append(pending.spec)
     for name, ages in groups.items():
-        _count(of(name), reasons.of(placements[name]), ages, held.get(name, []))
+        reason = reasons.of(placements[name])
+        waits_for_model = held.get(name, [])
+        if len(waits_for_model) == len(ages) and reason.code not in BEFORE_THE_MODEL:
+            reason = reasons.held(waits_for_model[0])
+        _count(of(name), reason, ages, len(waits_for_model))
         of(name).free_slots = _free_slots(store, placements[name])
     for name, count in Counter(lease.spec.requirement for lease in store.live(LEASES)).items():
         of(name).running = count
@@ -67,19 +71,16 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
     return [found[name] for name in sorted(found)]
 
 
-def _count(entry: Demand, reason: Reason, ages: list[float], held: list[Reason]) -> None:
-    """`held`: the reasons of those that wait for a model, which no worker brings."""
-    others = len(ages) - len(held)
-    told = reason if others else held[0]
-    entry.reason, entry.reason_code = told.text, told.code
+def _count(entry: Demand, reason: Reason, ages: list[float], held: int) -> None:
+    """`held`: how many of them wait for a model, which no new worker frees."""
+    entry.reason, entry.reason_code = reason.text, reason.code
     entry.oldest_s = round(max(ages), 3)
-    entry.blocked = len(held)
     if reason.code in _BLOCKED:
-        entry.blocked += others
+        entry.blocked = len(ages)
     elif reason.code in _NEVER_SEEN:
-        entry.unsatisfiable = others
+        entry.unsatisfiable = len(ages)
     else:
-        entry.waiting = others
+        entry.waiting, entry.blocked = len(ages) - held, held
 
 
 def _free_slots(store: Store, placement: Placement) -> int:

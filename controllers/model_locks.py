@@ -32,16 +32,15 @@ class ModelLocks:
 
     def held(self, call: Call) -> str:
         """`model 'x' is held by <workflow>/<step> on <worker>`, for a model that is held."""
-        holders = [
-            f"{lease.spec.workflow}/{lease.spec.step} on {lease.spec.worker}"
-            for lease in self._store.by(LEASES, "model", call.model_key)
-        ]
+        leases = self._store.by(LEASES, "model", call.model_key)
+        holders = [f"{one.spec.workflow}/{one.spec.step} on {one.spec.worker}" for one in leases]
         for name in self._local(call.model_key):
             spec = self._store.get(STEPS, name).spec
             holders.append(f"{spec.workflow}/{spec.step} on the server")
         more = f" and {len(holders) - SHOWN_MOST} more" if len(holders) > SHOWN_MOST else ""
         shown = ", ".join(sorted(holders)[:SHOWN_MOST])
-        return f"model '{call.model}' is held by {shown}{more}"
+        stuck = " (only `swamp serve` can end that)" if self._only_run is not None else ""
+        return f"model '{call.model}' is held by {shown}{more}{stuck if leases else ''}"
 
     def _local(self, model: str) -> tuple[str, ...]:
         names = self._store.names_by(STEPS, "local_model", model)

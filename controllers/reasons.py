@@ -1,7 +1,8 @@
 """Why requirements wait: worked out from the records, per requirement, at most once a second.
 
 Ten thousand dispatches of one requirement share one reason, and asking again within the second
-costs nothing; only a held model is a reason of the dispatch. Disconnected workers are looked through only while there are few of them.
+costs nothing; only a held model is a reason of the dispatch. Disconnected workers are looked
+through only while there are few of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ LOOKED_THROUGH_MOST = 200
 
 REMEMBERED_MOST = 1_000
 
-_BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
+BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
+"""Codes that are told even where the model is held, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,17 @@ class Reasons:
         Its code is `model_held` then. What no worker can ever meet, and a pause, come first.
         """
         reason = self.of(spec.placement, fresh=fresh)
-        if reason.code in _BEFORE_THE_MODEL:
+        if reason.code in BEFORE_THE_MODEL:
             return reason
-        if self._locks.full(spec.call.model_key, spec.model_concurrency):
-            return Reason("model_held", self._locks.held(spec.call))
-        return reason
+        return self.held(spec) if self.is_held(spec) else reason
+
+    def is_held(self, spec: PendingSpec) -> bool:
+        """Whether the model that the dispatch calls is held, whatever else it waits for."""
+        return self._locks.full(spec.call.model_key, spec.model_concurrency)
+
+    def held(self, spec: PendingSpec) -> Reason:
+        """Who holds the model that the dispatch calls."""
+        return Reason("model_held", self._locks.held(spec.call))
 
     def verdicts(self, placement: Placement) -> list[Verdict]:
         """What stands between each worker and this requirement, by worker name."""

@@ -59,6 +59,9 @@ RENEWED_MOST = 20
 """Requirements, and dispatches of each, whose reasons are renewed at once: those at the front. Ten
 thousand records are not rewritten because one worker came."""
 
+LOOKS_AT_ONCE = 1_000
+"""How many dispatches that cannot go now one pass puts aside before others get their turn."""
+
 
 class Scheduler:
     """Reconciles pending dispatches by name, and `PLACE` for the requirements that woke up."""
@@ -276,6 +279,7 @@ class Scheduler:
         for key in sorted(self._awake):
             self._push_head(heads, key)
         self._awake.clear()
+        looks = LOOKS_AT_ONCE
         while heads:
             rank, key, name = heapq.heappop(heads)
             head = self._room.head(key, now_s)
@@ -287,21 +291,26 @@ class Scheduler:
             worker = self._pool.best(key, self._room.groups[key])
             if worker is None:
                 continue
-            self._give(name, worker)
+            looks -= not self._give(name, worker)
             self._push_head(heads, key)
+            if looks == 0:
+                self._awake.update(key for _, key, _ in heads)
+                self.queue.add(PLACE)
+                return
 
-    def _give(self, name: str, worker: Worker) -> None:
-        """Give the slot to that dispatch, unless it cannot take it: then the next one may."""
+    def _give(self, name: str, worker: Worker) -> bool:
+        """Give the slot to that dispatch; False if it cannot take it: then the next one may."""
         pending = self._store.find(PENDING, name)
         if pending is None or not pending.live or pending.spec.cancel:
             self._room.remove(name)
             self.queue.add(name)
-            return
+            return False
         spec = pending.spec
         if self._locks.full(spec.call.model_key, spec.model_concurrency):
             self._room.set_aside(name, ModelLimit(spec.call.model_key, spec.model_concurrency))
-            return
+            return False
         self._bind(pending, worker)
+        return True
 
     def _push_head(self, heads: list[tuple[Rank, str, str]], key: str) -> None:
         head = self._room.head(key, asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""The secret part of tokens `<name>.<secret>`: what is stored of it, and how it is compared. Pure."""
+"""The secret of a token `<name>.<secret>`: what is stored of it, how it is compared. Pure."""
 
 from __future__ import annotations
 

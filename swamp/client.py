@@ -10,21 +10,28 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
+from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
 
 CONNECT_TIMEOUT_S = 15.0
 UNARY_TIMEOUT_S = 30.0
-RECONNECTS_MAX = 5
+PATIENCE_S = 60.0
+"""How long a lost connection is tried again; a server may take so long to start again."""
+RETRY_MOST_S = 5.0
+SLOW_S = 3.0
+"""After so long without an answer the person is told who is waited for."""
 SOCKET_WAIT_S = 2.0
 _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
@@ -44,6 +51,20 @@ class Unreachable(SwampError):
     """No answer from the server: nobody listens, or the connection broke."""
 
 
+class RunLeft(Unreachable):
+    """The server that runs a run is out of reach; the run is not over for that."""
+
+    code = "unreachable"
+
+    def __init__(self, message: str, run: str) -> None:
+        super().__init__(message)
+        self.run_id = run
+
+
+class NoSuchEvent(SwampError):
+    """The run is over and has no event of that number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Address:
     """Where a server listens: a socket file, or host, port and a path before all others."""
@@ -55,11 +76,14 @@ class _Address:
     tls: bool = False
     prefix: str = ""
 
-    def connection(self) -> http.client.HTTPConnection:
+    def connection(self, trust: ssl.SSLContext | None) -> http.client.HTTPConnection:
         if self.socket is not None:
             return _UnixConnection(self.socket)
-        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
+        if self.tls:
+            return http.client.HTTPSConnection(
+                self.host, self.port, timeout=CONNECT_TIMEOUT_S, context=trust
+            )
+        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -98,13 +122,31 @@ class Client:
     degraded: str | None = None
     """Why the last answer may show more than is on disk; None while the server's disk is well."""
 
-    def __init__(self, server: str | Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    slow: Callable[[str], None] | None = None
+    """Told in one line whom a call waits for when the answer takes long."""
+
+    pid: int | None = None
+    """The server's process, where that is known."""
+
+    def __init__(
+        self,
+        server: str | Path,
+        *,
+        token: str | None = None,
+        ca_cert: Path | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`server` is a URL (http, https, ws or wss), or the path of a socket.
 
-        SwampError for a URL that is none.
+        `token`: an access token. `ca_cert`: a PEM file of the authorities to trust, in place of the
+        machine's. SwampError for a URL that is none, or a file that does not do.
         """
         self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
+        self._token = token
+        self._trust = client_context(ca_cert) if self._address.tls else None
         self._sleep = sleep
+        self._now = now
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON answer; parameters that are None are left out. ServerError, Unreachable."""
@@ -116,33 +158,50 @@ class Client:
         return self._unary("POST", path, {} if body is None else body)
 
     def events(
-        self, run: str, after: int = 0, notice: Callable[[str], None] = lambda line: None
+        self,
+        run: str,
+        after: int = 0,
+        notice: Callable[[str], None] = lambda line: None,
+        detail: Callable[[str], None] = lambda line: None,
     ) -> Iterator[dict[str, Any]]:
         """The events of a run after that number, as they happen, until its last one.
 
-        A lost connection is tried again up to five times in a row, after 1, 2, … seconds, and the
-        stream goes on where it stopped; `notice` is told so in one line.
+        A lost connection is tried again for a minute, and the stream goes on where it stopped;
+        `notice` is told so in one line, `detail` of every further try. NoSuchEvent.
         """
-        failures, is_over = 0, False
-        while not is_over:
+        tries, lost_at, has_begun = 0, 0.0, after == 0
+        while True:
             try:
                 for event in self._stream(run, after):
-                    failures, after = 0, event["seq"]
-                    is_over = event["kind"] == _LAST_EVENT
+                    tries, after, has_begun = 0, event["seq"], True
                     yield event
-                if not is_over:
-                    raise Unreachable(f"{self._address.shown} ended the stream of run {run} early")
+                    if event["kind"] == _LAST_EVENT:
+                        return
+                if not has_begun:
+                    self._refuse_beyond(run, after)
+                raise Unreachable(f"{self._address.shown} ended the stream of run {run} early")
             except Unreachable as lost:
-                if is_over:
-                    return
-                failures += 1
-                if failures > RECONNECTS_MAX:
+                tries += 1
+                lost_at = self._now() if tries == 1 else lost_at
+                if self._now() - lost_at >= PATIENCE_S:
                     raise
-                notice(f"{lost}; trying again ({failures} of {RECONNECTS_MAX})")
-                self._sleep(float(failures))
+                if tries == 1:
+                    notice(f"{lost}; trying again for {PATIENCE_S:.0f} s")
+                else:
+                    detail(f"{lost}; trying again ({tries})")
+                self._sleep(min(float(tries), RETRY_MOST_S))
+
+    def _refuse_beyond(self, run: str, after: int) -> None:
+        """NoSuchEvent if the run is over and has no event after that number."""
+        last = None
+        for event in self._stream(run, 0, follow=False):
+            last = event
+        if last is not None and last["kind"] == _LAST_EVENT and last["seq"] <= after:
+            count = last["seq"]
+            raise NoSuchEvent(f"the run has {count} events and is over: none is number {after + 1}")
 
     def _unary(self, method: str, path: str, body: Any) -> Any:
-        connection = self._address.connection()
+        connection = self._address.connection(self._trust)
         try:
             response = self._ask(connection, method, path, body)
             self.degraded = response.getheader(DEGRADED_HEADER)
@@ -152,9 +211,9 @@ class Client:
         finally:
             connection.close()
 
-    def _stream(self, run: str, after: int) -> Iterator[dict[str, Any]]:
-        path = f"/api/v1/runs/{quote(run, safe='')}/events?after={after}&follow=1"
-        connection = self._address.connection()
+    def _stream(self, run: str, after: int, *, follow: bool = True) -> Iterator[dict[str, Any]]:
+        path = f"/api/v1/runs/{quote(run, safe='')}/events?after={after}&follow={int(follow)}"
+        connection = self._address.connection(self._trust)
         try:
             response = self._ask(connection, "GET", path, None)
             if response.status >= 400:
@@ -170,18 +229,41 @@ class Client:
     def _ask(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
     ) -> http.client.HTTPResponse:
-        connection.connect()
-        connection.sock.settimeout(UNARY_TIMEOUT_S)
         payload = None if body is None else json.dumps(body).encode()
         headers = {} if payload is None else {"Content-Type": "application/json"}
-        connection.request(method, self._address.prefix + path, payload, headers)
-        return connection.getresponse()
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        with self._told_if_slow():
+            connection.connect()
+            connection.sock.settimeout(UNARY_TIMEOUT_S)
+            connection.request(method, self._address.prefix + path, payload, headers)
+            return connection.getresponse()
+
+    @contextmanager
+    def _told_if_slow(self) -> Iterator[None]:
+        if self.slow is None:
+            yield
+            return
+        import threading
+
+        who = f"at {self._address.shown}" if self.pid is None else f"(pid {self.pid})"
+        timer = threading.Timer(SLOW_S, self.slow, (f"waiting for the server {who}…",))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _unreachable(self, error: Exception) -> Unreachable:
         shown = self._address.shown
         if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
             advice = "start it with `swamp serve`, or name another with --server URL"
             return Unreachable(f"no server listens on {shown}: {advice}")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return Unreachable(untrusted(shown, error))
+        if isinstance(error, ssl.SSLError):
+            return Unreachable(f"{shown} does not speak TLS: is it http:// there?")
         if isinstance(error, socket.gaierror):
             return Unreachable(f"{shown}: no such host; check the name in --server URL")
         if isinstance(error, TimeoutError):
@@ -196,11 +278,13 @@ def local_client(layout: Layout, sleep: Callable[[float], None] = time.sleep) ->
     """
     waited_s = 0.0
     while not _listens(layout.socket):
-        if waited_s >= SOCKET_WAIT_S or not _holder_lives(layout.lock):
+        if waited_s >= SOCKET_WAIT_S or _holder(layout.lock) is None:
             return None
         sleep(0.1)
         waited_s += 0.1
-    return Client(layout.socket)
+    client = Client(layout.socket)
+    client.pid = _holder(layout.lock)
+    return client
 
 
 def _listens(path: Path) -> bool:
@@ -213,19 +297,18 @@ def _listens(path: Path) -> bool:
         return True
 
 
-def _holder_lives(lock: Path) -> bool:
-    """Whether the process that signed the lock is there.
+def _holder(lock: Path) -> int | None:
+    """The process that signed the lock; None if it is not there any more.
 
     The lock itself is not tried: even for an instant that could refuse a server that is starting.
     """
     try:
-        holder = json.loads(lock.read_bytes())["pid"]
-        os.kill(int(holder), 0)
-    except PermissionError:
-        return True
+        holder = int(json.loads(lock.read_bytes())["pid"])
+        with suppress(PermissionError):  # It is there, and belongs to somebody else.
+            os.kill(holder, 0)
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True
+        return None
+    return holder
 
 
 def _parse(url: str) -> _Address:

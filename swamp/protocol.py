@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from datastore.errors import SwampError
 from datastore.kinds import Call, Outcome
@@ -29,6 +29,8 @@ DEATH_PATH = "/api/v1/workers/{name}/death"
 
 DATA_URL_VARIABLE = "SWAMP_DATA_URL"
 DATA_TOKEN_VARIABLE = "SWAMP_DATA_TOKEN"
+CA_VARIABLE = "SWAMP_CA_CERT"
+"""A PEM file of the authorities to trust: of workers, and told on to their steps."""
 
 FRAME_MAX_BYTES = 4 << 20
 """A longer frame is refused by both ends."""
@@ -51,6 +53,9 @@ class FrameError(SwampError):
     """A frame that is not one of ours."""
 
 
+Label = Annotated[str, Field(max_length=256)]
+
+
 class Enroll(Model):
     """The first frame of a worker. `instance` is new per process, `machine` per cache folder."""
 
@@ -62,7 +67,7 @@ class Enroll(Model):
     machine: str = Field(min_length=1, max_length=128)
     platform: str = Field(max_length=32)
     arch: str = Field(max_length=32)
-    labels: dict[str, str] = Field(default_factory=dict, max_length=64)
+    labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
     capacity: int = Field(ge=1, le=4096)
     running: list[str] = Field(default_factory=list, max_length=8192)
     """Dispatches whose runner is alive here."""
@@ -93,10 +98,16 @@ class Output(Model):
 
     type: Literal["output"] = "output"
     dispatch: str
-    seq: int = Field(ge=1)
+    seq: int = Field(ge=1, le=1 << 53)
     stream: Literal["stdout", "stderr"]
     text: str | None = None
     data: str | None = None
+
+    @field_validator("data")
+    @classmethod
+    def _is_base64(cls, data: str | None) -> str | None:
+        base64.b64decode(data or "", validate=True)
+        return data
 
     def raw(self) -> bytes:
         """The bytes of the stream."""
@@ -221,6 +232,23 @@ def from_worker(text: str | bytes) -> FromWorker:
         return _FROM_WORKER.validate_json(text)
     except ValidationError as error:
         raise FrameError(_plainly(error)) from None
+
+
+class _Version(BaseModel):
+    """What the first frame of every version says."""
+
+    type: Literal["enroll"]
+    protocol: int
+    version: str = Field(max_length=64)
+
+
+def other_version(text: str | bytes) -> tuple[int, str] | None:
+    """Protocol and version of a worker whose enroll frame is none of ours; None for garbage."""
+    try:
+        found = _Version.model_validate_json(text)
+    except ValidationError:
+        return None
+    return None if found.protocol == PROTOCOL_VERSION else (found.protocol, found.version)
 
 
 def to_worker(text: str | bytes) -> ToWorker:

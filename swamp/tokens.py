@@ -22,7 +22,7 @@ from datastore.errors import AlreadyExists, DatastoreError, InvalidFile
 from datastore.ids import uuid7
 from datastore.kinds import TOKENS, TokenSpec
 from datastore.layout import Layout
-from datastore.record import API_VERSION, is_record_name
+from datastore.record import API_VERSION, Kind, is_record_name
 from datastore.store import Store
 from datastore.yaml_edit import new_file, set_field
 
@@ -57,11 +57,7 @@ async def create(
     InvalidToken, AlreadyExists, OSError where the file cannot be written.
     """
     name, most = request.name, request.max_enrollments
-    if not is_record_name(name):
-        raise InvalidToken(
-            f"'{name}' cannot name a token: letters, digits, '.', '_' and '-' only, "
-            "the first one a letter or digit"
-        )
+    check_name(name)
     if most != "unlimited" and most < 1:
         raise InvalidToken(f"a token lets at least 1 machine enroll, not {most}")
     if store.find(TOKENS, name) is not None:
@@ -70,8 +66,9 @@ async def create(
         expires_at=stamp(now + timedelta(seconds=request.duration_s)), max_enrollments=most
     )
     # The file comes first: a name that a person has taken refuses the token before it exists.
-    await asyncio.to_thread(_create_file, layout, name, spec)
-    secret = secrets.token_hex(SECRET_BYTES)
+    asked = {"expiresAt": spec.expires_at, "maxEnrollments": spec.max_enrollments}
+    await asyncio.to_thread(create_file, DesiredToken(layout, TOKENS, name), asked, _COMMENT)
+    secret = new_secret()
     made = Made(uuid7(now, random.SystemRandom()), now)
     create_token(store, name, spec, secret, made)
     await store.barrier()
@@ -88,7 +85,7 @@ async def revoke(store: Store, layout: Layout, name: str, now: datetime) -> dict
     token, is_new = revoke_token(store, name, now)
     await store.barrier()
     if is_new:
-        await asyncio.to_thread(_say_revoked, layout, name)
+        await asyncio.to_thread(say_revoked, DesiredToken(layout, TOKENS, name))
     assert token.status is not None
     answer = {"name": name, "state": token.status.state, "alreadyRevoked": not is_new}
     if token.status.state == "revoked":
@@ -96,34 +93,61 @@ async def revoke(store: Store, layout: Layout, name: str, now: datetime) -> dict
     return answer
 
 
-def _create_file(layout: Layout, name: str, spec: TokenSpec) -> None:
-    path = _file(layout, name)
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": TOKENS.title,
-        "metadata": {"name": name},
-        "spec": {"expiresAt": spec.expires_at, "maxEnrollments": spec.max_enrollments},
-    }
-    if not files.write_once(path, new_file(document, _COMMENT).encode()):
-        raise AlreadyExists(
-            f"{layout.shown(path)} is there already: choose another name, or remove that file"
+def check_name(name: str) -> None:
+    """InvalidToken for a name that no token can have."""
+    # The first dot ends the name in `<name>.<secret>`.
+    if "." in name or not is_record_name(name):
+        raise InvalidToken(
+            f"'{name}' cannot name a token: letters, digits, '_' and '-' only, "
+            "the first one a letter or digit"
         )
 
 
-def _say_revoked(layout: Layout, name: str) -> None:
-    """Set `revoked: true` in the person's file, keeping all else; without a file nothing is done.
+def new_secret() -> str:
+    """256 random bits as text."""
+    return secrets.token_hex(SECRET_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredToken:
+    """The person's file of a token of either kind."""
+
+    layout: Layout
+    kind: Kind[Any, Any]
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.layout.desired(self.kind.folder) / f"{self.name}.yaml"
+
+    @property
+    def shown(self) -> str:
+        return self.layout.shown(self.path)
+
+
+def create_file(file: DesiredToken, spec: dict[str, Any], comment: str) -> None:
+    """Write the file; AlreadyExists if there is one. Blocks."""
+    document = {
+        "apiVersion": API_VERSION,
+        "kind": file.kind.title,
+        "metadata": {"name": file.name},
+        "spec": spec,
+    }
+    if not files.write_once(file.path, new_file(document, comment).encode()):
+        raise AlreadyExists(
+            f"{file.shown} is there already: choose another name, or remove that file"
+        )
+
+
+def say_revoked(file: DesiredToken) -> None:
+    """Set `revoked: true` in the file, keeping all else; without a file nothing is done. Blocks.
 
     A file that does not parse stays as it is: its problem is shown where all such are, and the
     token is revoked whatever the file says.
     """
-    path = _file(layout, name)
     with suppress(FileNotFoundError, InvalidFile, UnicodeDecodeError):
         for _ in range(SWAP_ATTEMPTS):
-            before = path.read_bytes()
-            after = set_field(before.decode(), ("spec", "revoked"), True, layout.shown(path))
-            if files.swap_if_unchanged(path, after.encode(), before):
+            before = file.path.read_bytes()
+            after = set_field(before.decode(), ("spec", "revoked"), True, file.shown)
+            if files.swap_if_unchanged(file.path, after.encode(), before):
                 return
-
-
-def _file(layout: Layout, name: str) -> Path:
-    return layout.desired(TOKENS.folder) / f"{name}.yaml"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, urlsplit
 
 from datastore.errors import SwampError
 from swamp.client import ServerError, Unreachable
-from swamp.protocol import DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
+from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
+from swamp.tls import client_context
 
 TIMEOUT_S = 120.0
 """How long the server may be silent; it answers once the output is on disk."""
@@ -37,12 +39,9 @@ def put_output(
             " while they run"
         )
     parts = urlsplit(url)
-    kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}.get(
-        parts.scheme
-    )
-    if kind is None or not parts.netloc:
+    if parts.scheme not in ("http", "https") or not parts.netloc:
         raise NotInAStep(f"{DATA_URL_VARIABLE} is no address: {url!r}")
-    connection = kind(parts.netloc, timeout=TIMEOUT_S)
+    connection = _connection(parts.scheme, parts.netloc, environment.get(CA_VARIABLE))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
     pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
     try:
@@ -58,6 +57,13 @@ def put_output(
         raise Unreachable(f"no answer from {parts.netloc} ({error})") from None
     finally:
         connection.close()
+
+
+def _connection(scheme: str, place: str, authorities: str | None) -> http.client.HTTPConnection:
+    if scheme == "http":
+        return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
+    trust = client_context(Path(authorities) if authorities else None)
+    return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=trust)
 
 
 def _answer(connection: http.client.HTTPConnection) -> dict[str, object]:

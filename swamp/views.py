@@ -15,6 +15,7 @@ from typing import Any
 
 from controllers.asked import desired_file
 from controllers.demand import Demand
+from controllers.placement import drains
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
 from datastore.kinds import Lease, Pause, Pending, Run, Step, Token, Worker

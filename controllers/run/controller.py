@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable
 from itertools import count, islice
 
 from controllers.controller import Wait
+from controllers.model_locks import ModelLocks
 from controllers.run.context import RunContext
 from controllers.run.edits import run_as_asked
 from controllers.run.graph import StepKey
+from controllers.run.line import ModelLine
 from controllers.run.live import LiveRun, ended_run, live_run
 from controllers.run.plan import written_requirement
 from controllers.run.planner import Planner
@@ -68,13 +70,14 @@ class RunController:
         self._teller = RunTeller(store, context.clock, context.events)
         self._live: dict[str, LiveRun] = {}
         self._untold: set[str] = set()
+        self._line = ModelLine(ModelLocks(store, context.only_run))
         self._keeper = StepKeeper(
             store, context.clock, context.events, context.executor, context.new_uid, context.data
         )
         store.watch(RUNS, self.queue.add)
         store.watch(STEPS, self._step_changed)
         store.watch(PENDING, self._dispatch_changed)
-        store.watch(LEASES, self._dispatch_changed)
+        store.watch(LEASES, self._lease_changed)
 
     def live_keys(self) -> Iterable[str]:
         for live in self._live.values():
@@ -86,9 +89,19 @@ class RunController:
 
     def _step_changed(self, name: str) -> None:
         self._touch(run_of(name), name)
+        self._models_changed()
+
+    def _lease_changed(self, name: str) -> None:
+        self._dispatch_changed(name)
+        self._models_changed()
 
     def _dispatch_changed(self, name: str) -> None:
         self._touch(run_of(name), name.rpartition(".")[0])
+
+    def _models_changed(self) -> None:
+        """An execution may have ended: a step that waits here for its model may start."""
+        for run in self._line.could_go():
+            self.queue.add(run)
 
     def _touch(self, run: str, step: str) -> None:
         live = self._live.get(run)
@@ -170,6 +183,7 @@ class RunController:
             live.graph.stop()
             live.dirty.update(dict.fromkeys(live.key_of))
         self._look_at_dirty(live)
+        self._look_at_line(live)
         more = await self._start_ready(live)
         self._teller.jobs(live)
         if live.graph.done and not live.dirty:
@@ -251,6 +265,14 @@ class RunController:
         self._tell_skips(live)
         return live.graph.has_ready
 
+    def _look_at_line(self, live: LiveRun) -> None:
+        """Start the steps whose model is free by now, or give them up."""
+        if live.cancelled:
+            for key in self._line.leave(live.run):
+                self._keeper.cancel_unstarted(live, key)
+        while (first := self._line.take(live.run)) is not None:
+            self._keeper.start(live, *first)
+
     def _tell_skips(self, live: LiveRun) -> None:
         while (skip := live.graph.take_skip()) is not None:
             self._keeper.skip(live, skip.key, skip.reason)
@@ -271,6 +293,11 @@ class RunController:
             return
         if live.cancelled or self._store.get(RUNS, live.run).spec.cancel:
             self._keeper.cancel_unstarted(live, key)
+            return
+        if plan.placement is None and (reason := self._line.held(plan)) is not None:
+            self._keeper.is_ready(live, key, plan)
+            self._keeper.tell.held(live, key, reason)
+            self._line.join(live.run, key, plan)
             return
         self._keeper.start(live, key, plan)
 

@@ -165,11 +165,15 @@ class StepKeeper:
 
     # -- starting --------------------------------------------------------------------------------
 
+    def is_ready(self, live: LiveRun, key: StepKey, plan: StepPlan) -> None:
+        """The step's dependencies are met; it may still have to wait for its model."""
+        live.ready_at.setdefault(key, self._clock.now())
+        self.tell.started(live, key, plan.call.model, plan.call.method)
+
     def start(self, live: LiveRun, key: StepKey, plan: StepPlan) -> None:
         """The step's dependencies are met: have it placed, or run it here."""
         now = self._clock.now()
-        live.ready_at[key] = now
-        self.tell.started(live, key, plan.call.model, plan.call.method)
+        self.is_ready(live, key, plan)
         if plan.placement is None:
             self._start_local(live, key, plan, now)
             return
@@ -186,6 +190,7 @@ class StepKeeper:
             limit_from=plan.limit_from,
             timeout_s=plan.timeout_s,
             affinity=plan.affinity,
+            model_concurrency=plan.model_concurrency,
         )
         self._store.commit([self._records.pending(live, key, spec)])
 

@@ -96,6 +96,10 @@ class StepTeller:
             live, f"started/{key[0]}/{key[1]}", "step_started", key, model=model, method=method
         )
 
+    def held(self, live: LiveRun, key: StepKey, reason: str) -> None:
+        """The orchestrator cannot run the step itself yet: its model is held."""
+        self._emit(live, f"held/{key[0]}/{key[1]}", "step_waiting", key, reason=reason)
+
     def queued(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
         """Nobody could take the step; once per episode, then whenever the reason has changed."""
         status = pending.status

@@ -132,6 +132,9 @@ class Catalog:
         for name, is_folder in found:
             if name.startswith("."):
                 continue
+            if is_folder and name.endswith(".yaml"):
+                where = shown(folder / name, self._root)
+                problems.append(InvalidFile(where, "is a folder, expected a file"))
             if is_folder:
                 yield from self._listed(folder / name, problems)
             elif name.endswith(".yaml"):

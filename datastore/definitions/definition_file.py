@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat as modes
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -61,11 +62,17 @@ def look(
             return seen
         looked_at_ns = int(clock.now().timestamp() * 1e9)
         stat = _stat(path)
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return None
+        odd = oddity(path)
+        data = b"" if odd else path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        odd = oddity(path)
+        if odd is None:
+            return None
+        return DefinitionFile(kind, None, problem=InvalidFile(shown(path, root), odd))
     except OSError as error:
-        problem = InvalidFile(shown(path, root), f"cannot be read: {error.strerror}")
+        odd = f"cannot be read: {error.strerror}"
+    if odd is not None:
+        problem = InvalidFile(shown(path, root), odd)
         return DefinitionFile(kind, None, b"", seen.definition if seen else None, problem)
     # A second write within one tick of the file system's clock would leave the same stat.
     settled = looked_at_ns - stat[0] > _RACY_NS
@@ -74,6 +81,22 @@ def look(
     if seen is not None and seen.digest == digest:
         return replace(seen, stat=trusted)
     return _parsed(data, shown(path, root), DefinitionFile(kind, trusted, digest), seen)
+
+
+def oddity(path: Path) -> str | None:
+    """Why what is at a path cannot be read as a file; None for a file, and where nothing is.
+
+    Reading a pipe would wait for ever.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "is a link to what is not there" if path.is_symlink() else None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if modes.S_ISDIR(mode):
+        return "is a folder, expected a file"
+    return None if modes.S_ISREG(mode) else "is no regular file"
 
 
 def shown(path: Path, root: Path) -> str:

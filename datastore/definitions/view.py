@@ -18,6 +18,15 @@ _COMPARED_MAX = 300
 """Comparing names is slow, and a miss must stay cheap."""
 
 
+class NameTaken(InvalidFile):
+    """A definition whose name or id another file has; `rival` is that file, `what` the clash."""
+
+    def __init__(self, path: str, what: str, rival: str, advice: str) -> None:
+        super().__init__(path, f"{what} in {rival}{advice}")
+        self.what = what
+        self.rival = rival
+
+
 @dataclass(frozen=True, slots=True)
 class InForce:
     """A definition and the file it came from."""
@@ -59,7 +68,7 @@ class View:
         names.sort(key=lambda known: (known[:2] != name[:2], known))
         near = get_close_matches(name, names[:_COMPARED_MAX], n=_NEAR_MAX)
         words = " or ".join(f"'{one}'" for one in near)
-        return f"; did you mean {words}?" if near else ""
+        return f"; did you mean {words}?" if near else f"; see `swamp {self.kind} list`"
 
 
 def view_of(files: Mapping[Path, DefinitionFile], before: View, root: Path) -> View:
@@ -74,13 +83,13 @@ def view_of(files: Mapping[Path, DefinitionFile], before: View, root: Path) -> V
     view = View(before.kind)
     problems = {path: file.problem for path, file in files.items() if file.problem}
     for path, definition in claims:
-        rival = _rival(view, definition, root)
-        if rival is None:
+        taken = _taken(view, path, definition, root)
+        if taken is None:
             in_force = InForce(path, definition)
             view.by_name[definition.name] = in_force
             view.by_id[definition.id] = in_force
         else:
-            problems.setdefault(path, InvalidFile(shown(path, root), rival))
+            problems.setdefault(path, taken)
     ordered = sorted(problems)
     return View(
         before.kind,
@@ -91,17 +100,17 @@ def view_of(files: Mapping[Path, DefinitionFile], before: View, root: Path) -> V
     )
 
 
-def _rival(view: View, definition: Definition, root: Path) -> str | None:
+def _taken(view: View, path: Path, definition: Definition, root: Path) -> NameTaken | None:
+    called = f"{view.kind} '{definition.name}'"
     by_name = view.by_name.get(definition.name)
     if by_name is not None:
-        return (
-            f"{view.kind} '{definition.name}' is defined in {shown(by_name.path, root)} already, "
-            "which stays in force: rename one of them"
-        )
+        rival = shown(by_name.path, root)
+        advice = " already, which stays in force: rename one of them"
+        return NameTaken(shown(path, root), f"{called} is defined", rival, advice)
     by_id = view.by_id.get(definition.id)
     if by_id is not None:
-        return (
-            f"{view.kind} '{definition.name}' has the id of '{by_id.definition.name}' in "
-            f"{shown(by_id.path, root)}, which stays in force: give it an id of its own"
-        )
+        what = f"{called} has the id of '{by_id.definition.name}'"
+        rival = shown(by_id.path, root)
+        advice = ", which stays in force: give it an id of its own"
+        return NameTaken(shown(path, root), what, rival, advice)
     return None

@@ -1,87 +1,21 @@
-"""The command line: `main` runs one command and turns its errors into a line and an exit code.
+"""The command line. `main` is the entry point of `swamp`; `running` has what it does.
 
-Exit codes: 0 all is well, 1 it failed, 2 wrong usage, 130 interrupted. With `--json` an error is
-one object on stderr, `{"error", "code"}`.
+Nothing is imported here before `main` is called: Ctrl-C is no traceback from the first moment on.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import sys
 from collections.abc import Sequence
-from typing import cast
 
-import typer
-
-from datastore.errors import SwampError
-from swamp.cli.app import app
-
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-
-# The parser's own errors: typer carries the class but does not export it.
-_ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors have been printed."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _run(given, as_json="--json" in given)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has gone. Python would complain once more at exit without this.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    return code
+        from swamp.cli.running import run
 
-
-def _run(arguments: list[str], as_json: bool) -> int:
-    parser = typer.main.get_command(app)
-    try:
-        result = parser.main(args=arguments, prog_name="swamp", standalone_mode=False)
-    except _ParserError as error:
-        return _fail(_usage(error), USAGE, "usage", as_json)
-    except (KeyboardInterrupt, typer.Abort):
+        return run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
         return INTERRUPTED
-    except SwampError as error:
-        return _fail(str(error), FAILED, _code(error), as_json)
-    except SystemExit as done:
-        # The options for the shell's completion end that way.
-        return done.code if isinstance(done.code, int) else OK
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return _fail(_system(error), FAILED, "system", as_json)
-    return result if isinstance(result, int) else OK
-
-
-def _fail(message: str, code: int, name: str, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"error": message, "code": name}, ensure_ascii=False), file=sys.stderr)
-    else:
-        print(f"Error: {message}", file=sys.stderr)
-    return code
-
-
-def _usage(error: Exception) -> str:
-    message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
-    context = getattr(error, "ctx", None)
-    path = "swamp" if context is None else context.command_path
-    return f"{message.rstrip('.')} (see `{path} --help`)"
-
-
-def _code(error: SwampError) -> str:
-    """The server's word for it, else the name of the class in snake case."""
-    known = getattr(error, "code", None)
-    return known if isinstance(known, str) else _snake(type(error).__name__)
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def _system(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}" if error.filename else reason

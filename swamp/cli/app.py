@@ -8,6 +8,7 @@ import typer
 
 from swamp import __version__
 from swamp.cli import (
+    access,
     data,
     demo,
     doctor,
@@ -49,6 +50,7 @@ def _groups(parent: typer.Typer) -> None:
     parent.add_typer(run.app, name="run")
     parent.add_typer(worker.app, name="worker")
     parent.add_typer(queue.app, name="queue")
+    parent.add_typer(access.app, name="access")
 
 
 repository.declare_init(app)

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from swamp.cli.console import Console
+from swamp.cli.hidden_argument import hide
 
 EXIT_CODES = (
     "Exit codes: 0 all is well, 1 it failed (the reason is on stderr), "
@@ -44,6 +45,28 @@ Server = Annotated[
         help="Ask the server at this URL, not this repository.",
     ),
 ]
+
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="NAME.SECRET",
+        envvar="SWAMP_SERVER_TOKEN",
+        help="An access token for --server; better given by SWAMP_SERVER_TOKEN.",
+    ),
+]
+CaCert = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-cert",
+        metavar="FILE",
+        envvar="SWAMP_CA_CERT",
+        help="Trust the authorities in this PEM file, not the machine's.",
+    ),
+]
+
+_OF_SERVER: dict[str, Any] = {"token": Token, "ca_cert": CaCert}
+"""What every command takes that has `server`: how to be let in there, and whom to trust."""
 
 _GLOBALS: dict[str, Any] = {
     "json": Json,
@@ -93,6 +116,9 @@ def command(app: typer.Typer, name: str, help_: Help) -> Callable[[Callable[...,
         def run(ctx: typer.Context, **values: Any) -> None:
             given = {name: values.pop(name) for name in _GLOBALS}
             console = _console(ctx, given)
+            if "server" in values:
+                console.token, console.ca_cert = values.pop("token"), values.pop("ca_cert")
+                hide(console.token or "")
             if console.verbose:
                 _log_more()
             function(console, **values)
@@ -132,7 +158,13 @@ def _options_of(function: Callable[..., None]) -> list[inspect.Parameter]:
     """What a command takes on its own: all parameters after the console."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
-    return [one.replace(kind=_KEYWORD, annotation=hints[one.name]) for one in own]
+    found = [one.replace(kind=_KEYWORD, annotation=hints[one.name]) for one in own]
+    if "server" in hints:
+        found += [
+            inspect.Parameter(name, _KEYWORD, annotation=kind, default=None)
+            for name, kind in _OF_SERVER.items()
+        ]
+    return found
 
 
 def _sign(run: Callable[..., None], own: list[inspect.Parameter]) -> None:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class Console:
     verbose: bool = False
     color: bool = True
     repo_dir: Path | None = None
+    token: str | None = field(default=None, repr=False)
+    ca_cert: Path | None = None
     asked: Client | None = None
     """The server that the command asked, if any."""
 
@@ -71,6 +73,11 @@ class Console:
         if self.verbose:
             self.note(line)
 
+    def recorded(self, is_live: bool) -> None:
+        """Remark that records, not a server, were read, where they show something as live."""
+        if is_live and self.asked is None:
+            self.note("no server is running: this is what the records say")
+
     def layout(self) -> Layout:
         """The repository that the command works in; NoRepository without one."""
         from datastore.layout import Layout, find_root
@@ -83,10 +90,23 @@ class Console:
 
     def server(self, url: str | None) -> Client | None:
         """The server at `url`, else the one that runs for this repository, else None."""
-        from swamp.client import Client, local_client
+        from swamp.client import Client
 
-        self.asked = Client(url) if url is not None else local_client(self.layout())
+        if url is None:
+            self.asked = self.local_server(self.layout())
+        else:
+            self.asked = Client(url, token=self.token, ca_cert=self.ca_cert)
+            self.asked.slow = self.note
         return self.asked
+
+    def local_server(self, layout: Layout) -> Client | None:
+        """The server that runs for the repository, if any; whoever waits for it is told so."""
+        from swamp.client import local_client
+
+        client = local_client(layout)
+        if client is not None:
+            client.slow = self.note
+        return client
 
     def needed_server(self, url: str | None) -> Client:
         """As `server`; Unreachable where nobody listens."""

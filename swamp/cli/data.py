@@ -16,6 +16,7 @@ import typer
 from swamp.cli.command import Help, command, group
 from swamp.cli.completion import model_names
 from swamp.cli.console import Console
+from swamp.cli.options import number
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def get(
     console: Console,
     model: ModelName,
     name: OutputName,
-    version: Annotated[int | None, typer.Option(min=1, help="This version.")] = None,
+    version: Annotated[
+        int | None, typer.Option(parser=number("--version", 1), metavar="N", help="This version.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.")
     ] = None,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datastore.errors import InvalidFile, NotFound
+from datastore.errors import InvalidFile, NotFound, SwampError
 
 if TYPE_CHECKING:
-    from datastore.definitions import Finding
+    from datastore.definitions import Catalog, Finding
     from datastore.layout import Layout
     from datastore.yaml_loader import Document
+
+UNDECIDED = "a server keeps the one that it knew first: rename one of the two"
+"""Said of two files with one name while no server runs: which is in force is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,16 @@ class Looked:
         value = self.document.value
         return name_or_id in (value.get("name"), value.get("id"), self.path)
 
+    @property
+    def name(self) -> str:
+        """The name that it defines, else that of the file."""
+        name = None if self.document is None else self.document.value.get("name")
+        return name if isinstance(name, str) else Path(self.path).stem
+
 
 def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
     """Every definition file below the folder, by path; none is skipped for being broken."""
+    from datastore.definitions.definition_file import oddity
     from datastore.yaml_loader import load
 
     for path in sorted(folder.rglob("*.yaml")):
@@ -40,17 +50,39 @@ def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
             continue
         shown = layout.shown(path)
         try:
+            odd = oddity(path)
+            if odd is not None:
+                raise InvalidFile(shown, odd)
             yield Looked(shown, load(path.read_bytes(), shown))
         except InvalidFile as problem:
             yield Looked(shown, None, problem)
+        except OSError as error:
+            yield Looked(shown, None, InvalidFile(shown, f"cannot be read: {error.strerror}"))
 
 
-def chosen(files: Iterator[Looked], kind: str, name: str | None) -> list[Looked]:
-    """All files, or those that mean `name`; NotFound if none does."""
-    found = [file for file in files if name is None or file.means(name)]
+def chosen(files: Iterable[Looked], kind: str, name: str | None) -> list[Looked]:
+    """All files, or those that mean `name`; NotFound, with near names, if none does."""
+    from datastore.definitions.suggest import did_you_mean
+
+    all_files = list(files)
+    found = [file for file in all_files if name is None or file.means(name)]
     if name is not None and not found:
-        raise NotFound(f"no {kind} '{name}'; see `swamp {kind} list`")
+        near = did_you_mean(name, [file.name for file in all_files])
+        raise NotFound(f"no {kind} '{name}'; {near or f'see `swamp {kind} list`'}")
     return found
+
+
+def in_force(layout: Layout, files: list[Looked]) -> tuple[Looked, str | None]:
+    """Which of the files to show, and a remark where another one has the same name."""
+    readable = [file for file in files if file.document is not None] or files
+    if len(readable) == 1:
+        return readable[0], None
+    paths = " and ".join(file.path for file in readable)
+    refused = _refused_by_server(layout)
+    kept = [file for file in readable if refused is not None and file.path not in refused]
+    if len(kept) == 1:
+        return kept[0], f"{paths} have one name or id; the server has {kept[0].path} in force"
+    return readable[0], f"{paths} have one name or id; {UNDECIDED}"
 
 
 def validation(finding: Finding) -> dict[str, Any]:
@@ -78,18 +110,59 @@ def broken(problem: InvalidFile) -> dict[str, Any]:
     return view
 
 
-def add_rivals(layout: Layout, results: list[dict[str, Any]]) -> None:
+def add_rivals(layout: Layout, catalog: Catalog, results: list[dict[str, Any]]) -> None:
     """Add to each result of a valid file what only all files together show: a name taken twice."""
-    from datastore.definitions import Catalog
-
-    catalog = Catalog(layout.root)
-    catalog.scan()
-    problems = {problem.path: problem for problem in catalog.problems()}
+    problems = rivals(layout, catalog)
     for result in results:
         if result["passed"] and result["path"] in problems:
-            rival = broken(problems[result["path"]])
-            result["validations"].append({**rival, "name": "Unique name and id"})
+            problem = problems[result["path"]]
+            found = {"name": "Unique name and id", "passed": False, "path": result["path"]}
+            result["validations"].append({**found, "error": problem})
             result["passed"] = False
+
+
+def rivals(layout: Layout, catalog: Catalog) -> dict[str, str]:
+    """By path what is wrong with files whose name or id another has, in the words of the server.
+
+    Without a server that knows, both are wrong: nobody here can tell which one is in force.
+    """
+    from datastore.definitions.view import NameTaken
+
+    taken = [problem for problem in catalog.problems() if isinstance(problem, NameTaken)]
+    said = (_refused_by_server(layout) if taken else None) or {}
+    problems: dict[str, str] = {}
+    for one in taken:
+        known = {path: said[path] for path in (one.path, one.rival) if path in said}
+        unknown = {
+            one.path: f"{one.what} in {one.rival}, too: {UNDECIDED}",
+            one.rival: f"{one.path} has its name or id, too: {UNDECIDED}",
+        }
+        problems = {**problems, **(known or unknown)}
+    return problems
+
+
+def problem_lines(layout: Layout, catalog: Catalog, folder: str) -> list[str]:
+    """What is wrong with the files of one folder, a line for each, by path."""
+    from datastore.definitions.view import NameTaken
+
+    lines = {path: f"{path}: {problem}" for path, problem in rivals(layout, catalog).items()}
+    for one in catalog.problems():
+        if not isinstance(one, NameTaken):
+            lines[one.path] = str(one)
+    return [lines[path] for path in sorted(lines) if path.startswith(f"{folder}/")]
+
+
+def _refused_by_server(layout: Layout) -> dict[str, str] | None:
+    """What the running server says is wrong, by path; None without one that answers."""
+    from swamp.client import local_client
+
+    client = local_client(layout)
+    if client is None:
+        return None
+    try:
+        return {one["path"]: one["problem"] for one in client.get("/api/v1/problems")}
+    except SwampError:
+        return None
 
 
 def finding_lines(validations: list[dict[str, Any]]) -> list[str]:

@@ -52,6 +52,7 @@ _MODEL = """\
 type: command/shell
 typeVersion: 2026.02.09.1
 name: shell
+concurrency: 0 # how many steps may call it at once: without a limit; one without this line
 methods:
   execute:
     arguments:

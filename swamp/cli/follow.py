@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -53,16 +53,31 @@ class Watch:
         """What is said when the command ends before the run does."""
         if self.is_here:
             return "Stopped before the run had ended: the next `swamp serve` here ends it."
+        return f"The run goes on. {self.again}"
+
+    @property
+    def again(self) -> str:
+        """How to watch the run later."""
         suffix = f" --server {self.server}" if self.server else ""
-        return f"The run goes on. Watch it: swamp run watch {self.run}{suffix}"
+        return f"Watch it: swamp run watch {self.run}{suffix}"
 
 
 def follow(console: Console, watch: Watch, lines: RunLines) -> None:
     """Show the run to its end. Ends the command with 1 unless it succeeded, 130 if left."""
+    from swamp.client import RunLeft, Unreachable
+
+    try:
+        _follow(console, watch, lines)
+    except Unreachable as lost:
+        if watch.is_here:
+            raise
+        raise RunLeft(f"{lost}. The run {watch.run} lives on. {watch.again}", watch.run) from lost
+
+
+def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
     # A server in this very process ends no stream for a while: there is nothing to remark on.
-    notice = (lambda line: None) if watch.is_here else console.note
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    receiver = _receiver(watch, arrived, notice)
+    receiver = _receiver(watch, arrived, Console(quiet=True) if watch.is_here else console)
     interrupted = False
     while True:
         try:
@@ -82,9 +97,7 @@ def follow(console: Console, watch: Watch, lines: RunLines) -> None:
         raise typer.Exit(1)
 
 
-def _receiver(
-    watch: Watch, arrived: queue.SimpleQueue[Any], notice: Callable[[str], None]
-) -> threading.Thread:
+def _receiver(watch: Watch, arrived: queue.SimpleQueue[Any], console: Console) -> threading.Thread:
     """Hands over the run's events, and at the end the error if one ended them.
 
     A thread of its own waits for the server, so that this one can show signs of life.
@@ -92,7 +105,8 @@ def _receiver(
 
     def receive() -> None:
         try:
-            for event in watch.client.events(watch.run, watch.after, notice):
+            told = (console.note, console.detail)
+            for event in watch.client.events(watch.run, watch.after, *told):
                 arrived.put(event)
         except SwampError as error:
             arrived.put(error)

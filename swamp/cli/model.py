@@ -11,7 +11,15 @@ from datastore.errors import InvalidFile, SwampError
 from swamp.cli.command import Help, command, group
 from swamp.cli.completion import model_names
 from swamp.cli.console import Console
-from swamp.cli.definition_files import add_rivals, broken, chosen, finding_lines, look_at_all
+from swamp.cli.definition_files import (
+    add_rivals,
+    broken,
+    chosen,
+    finding_lines,
+    in_force,
+    look_at_all,
+    problem_lines,
+)
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
@@ -28,7 +36,8 @@ _COLUMNS = ("NAME", "TYPE", "METHODS")
 def list_models(console: Console) -> None:
     from datastore.definitions import Catalog
 
-    catalog = Catalog(console.layout().root)
+    layout = console.layout()
+    catalog = Catalog(layout.root)
     catalog.scan()
     results = [
         {
@@ -39,8 +48,8 @@ def list_models(console: Console) -> None:
         }
         for model in catalog.models()
     ]
-    problems = [one for one in catalog.problems() if one.path.startswith("models")]
-    document = {"results": results, "problems": [str(problem) for problem in problems]}
+    problems = problem_lines(layout, catalog, "models")
+    document = {"results": results, "problems": problems}
     console.show(document, _list_lines(results))
     for problem in problems:
         console.note(f"not in force: {problem}")
@@ -54,13 +63,16 @@ def show(
     ],
 ) -> None:
     layout = console.layout()
-    file = chosen(look_at_all(layout, layout.models), "model", name)[0]
+    found = chosen(look_at_all(layout, layout.models), "model", name)
+    file, remark = in_force(layout, found)
     if file.document is None:
         assert file.problem is not None
         raise file.problem
     text = (layout.root / file.path).read_text(encoding="utf-8")
     lines = [f"# {file.path}", *text.splitlines()]
     console.show({**file.document.value, "path": file.path}, lines)
+    if remark is not None:
+        console.note(remark)
 
 
 @command(
@@ -80,10 +92,14 @@ def validate(
         ),
     ] = None,
 ) -> None:
+    from datastore.definitions import Catalog
+
     layout = console.layout()
     files = chosen(look_at_all(layout, layout.models), "model", name)
     results = [_checked(file) for file in files]
-    add_rivals(layout, results)
+    catalog = Catalog(layout.root)
+    catalog.scan()
+    add_rivals(layout, catalog, results)
     passed = [result for result in results if result["passed"]]
     document = {
         "models": results,
@@ -125,28 +141,26 @@ def _checks(document: Document, path: str) -> list[dict[str, Any]]:
 def _method_checks(model: ModelDefinition, document: Document, path: str) -> list[dict[str, Any]]:
     """Whether each method exists and takes what the model gives it."""
     from datastore.kinds import Call
-    from swamp.execute.calls import ShellCall, methods_of
+    from swamp.execute.calls import check_written
 
     checks = []
     for method, written in model.methods.items():
         check: dict[str, Any] = {"name": f"Method '{method}'", "passed": True, "path": path}
         try:
-            methods_of(model.type)
             # The step may bring the rest, and expressions are values only at run time.
-            arguments = {"run": "-"} | _literal(written.arguments)
-            ShellCall.parse(
-                Call(model_type=model.type, model=model.name, method=method, arguments=arguments)
-            )
+            arguments = {"run": "-"} | written.arguments
+            computed = [key for key, value in arguments.items() if "${{" in json.dumps(value)]
+            literal = {key: value for key, value in arguments.items() if key not in computed}
+            call = Call(model_type=model.type, model=model.name, method=method, arguments=literal)
+            check_written(call, computed)
         except SwampError as error:
-            where = document.position("methods", method)
+            argument = getattr(error, "argument", None)
+            inner = () if argument is None else ("arguments", argument)
+            where = document.position("methods", method, *inner)
             check |= {"passed": False, "error": str(error)}
             check |= {"line": where.line, "column": where.column}
         checks.append(check)
     return checks
-
-
-def _literal(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in arguments.items() if "${{" not in json.dumps(value)}
 
 
 def _list_lines(results: list[dict[str, Any]]) -> list[str]:

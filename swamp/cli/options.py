@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from swamp.cli.durations import parse_duration
@@ -18,6 +20,22 @@ def seconds(option: str, text: str, *, zero: bool = False) -> float:
 def optional_seconds(option: str, text: str | None) -> float | None:
     """As `seconds`; None if the option was not given."""
     return None if text is None else seconds(option, text)
+
+
+def number(option: str, low: int, high: int | None = None) -> Callable[[str], int]:
+    """Reads a whole number within these bounds; a usage error says what was expected."""
+    expected = f"from {low}" if high is None else f"from {low} to {high}"
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise typer.BadParameter(f"{option} '{text}': expected a number {expected}")
+        return value
+
+    return read
 
 
 def labels(from_environment: str, from_options: list[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import typer
 
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
-from swamp.cli.options import optional_seconds
+from swamp.cli.options import number, optional_seconds
 
 if TYPE_CHECKING:
     from controllers.retention import Keep
@@ -26,7 +26,10 @@ _HELP = Help(
 def prune(
     console: Console,
     keep: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep the N runs that ended last.")
+        int | None,
+        typer.Option(
+            parser=number("--keep", 0), metavar="N", help="Keep the N runs that ended last."
+        ),
     ] = None,
     older_than: Annotated[
         str | None,

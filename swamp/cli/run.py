@@ -14,6 +14,7 @@ from swamp.cli.console import Console
 from swamp.cli.desired_files import STAYS
 from swamp.cli.durations import show_duration
 from swamp.cli.follow import OnInterrupt
+from swamp.cli.options import number
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def list_runs(
     status: Annotated[
         str | None, typer.Option(help=f"Only runs in this status: {', '.join(STATUSES)}.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    limit: Annotated[
+        int, typer.Option(parser=number("--limit", 1), metavar="N", help="How many at most.")
+    ] = 50,
     server: Server = None,
 ) -> None:
     if status not in (None, *STATUSES):
@@ -97,7 +100,10 @@ def watch(
     console: Console,
     run: RunId,
     first: Annotated[
-        int, typer.Option("--from", min=1, metavar="N", help="Begin with event number N.")
+        int,
+        typer.Option(
+            "--from", parser=number("--from", 1), metavar="N", help="Begin with event number N."
+        ),
     ] = 1,
     server: Server = None,
     on_interrupt: Annotated[

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
-from swamp.cli.options import seconds
+from swamp.cli.options import number, seconds
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9090
 DEFAULT_GRACE = "60s"
 
+
+class Auth(StrEnum):
+    """What requests over the network need."""
+
+    NONE = "none"
+    TOKEN = "token"
+
+
 _HELP = Help(
     "Serve this repository: schedule its runs onto workers, answer commands and browsers.\n\n"
     "Stop it with Ctrl-C or SIGTERM: runs stay alive for the next start. With --json one compact "
     "JSON line per report. Defaults may be set in .swamp.yaml.",
-    ("swamp serve", "swamp serve --port 8080 --queue-timeout 30m"),
+    (
+        "swamp serve",
+        "swamp serve --port 8080 --queue-timeout 30m",
+        "swamp serve --host 0.0.0.0 --auth token --tls-cert cert.pem --tls-key key.pem",
+    ),
 )
 
 
@@ -26,7 +40,11 @@ def serve(
     console: Console,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Listen here; 0 takes a free one.  [default: 9090]"),
+        typer.Option(
+            parser=number("--port", 0, 65535),
+            metavar="PORT",
+            help="Listen here; 0 takes a free one.  [default: 9090]",
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(help="Listen on this address.  [default: 127.0.0.1]")
@@ -61,15 +79,33 @@ def serve(
     keep_runs: Annotated[
         int | None,
         typer.Option(
-            min=1,
+            parser=number("--keep-runs", 1),
+            metavar="N",
             help="Keep the records of so many finished runs; the stories of all stay in "
             "datastore/history/.  [default: 500]",
         ),
     ] = None,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow an address that other machines can reach."),
+        typer.Option(
+            "--insecure",
+            help="Allow an address that other machines can reach without TLS and --auth token.",
+        ),
     ] = False,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve HTTPS and wss with this certificate (PEM)."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The key of --tls-cert (PEM).")
+    ] = None,
+    auth: Annotated[
+        Auth,
+        typer.Option(
+            help="token: requests over the network need an access token "
+            "(`swamp access token create`)."
+        ),
+    ] = Auth.NONE,
     no_file_events: Annotated[
         bool,
         typer.Option(
@@ -98,6 +134,8 @@ def serve(
         ),
         schedule=not no_schedule,
         insecure=insecure,
+        tls=_tls(tls_cert, tls_key),
+        auth=auth is Auth.TOKEN,
         file_events=not no_file_events,
         keep=kept(layout, keep_runs),
         output_max_bytes=settings.output_limit_bytes or OUTPUT_MAX_BYTES,
@@ -105,6 +143,14 @@ def serve(
     code = run_serve(options, lambda report: console.event(report, serve_line(report)))
     if code:
         raise typer.Exit(code)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if certificate is not None and key is not None:
+        return certificate, key
+    if certificate is not key:
+        raise typer.BadParameter("--tls-cert and --tls-key go together: give both, or neither")
+    return None
 
 
 def declare(parent: typer.Typer) -> None:

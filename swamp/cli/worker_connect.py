@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datastore.errors import SwampError
-from swamp.cli.command import Help, command
+from swamp.cli.command import CaCert, Help, command
 from swamp.cli.console import Console
 from swamp.cli.durations import show_duration
 from swamp.cli.hidden_argument import hide
-from swamp.cli.options import labels, optional_seconds
+from swamp.cli.options import labels, number, optional_seconds
 
 if TYPE_CHECKING:
     from swamp.worker.options import WorkerOptions
@@ -79,7 +79,10 @@ IdleTimeout = Annotated[
 MaxDispatches = Annotated[
     int | None,
     typer.Option(
-        min=1, envvar="SWAMP_WORKER_MAX_DISPATCHES", help="Stop after this many dispatches."
+        parser=number("--max-dispatches", 1),
+        metavar="N",
+        envvar="SWAMP_WORKER_MAX_DISPATCHES",
+        help="Stop after this many dispatches.",
     ),
 ]
 NoReconnect = Annotated[
@@ -105,6 +108,7 @@ def connect(
     max_dispatches: MaxDispatches = None,
     no_reconnect: NoReconnect = False,
     drain_timeout: DrainTimeout = None,
+    ca_cert: CaCert = None,
 ) -> None:
     if not url:
         raise typer.BadParameter("no server: give its URL or set SWAMP_ORCHESTRATOR_URL")
@@ -127,6 +131,7 @@ def connect(
         max_dispatches=max_dispatches,
         reconnect=not no_reconnect,
         drain_timeout_s=optional_seconds("--drain-timeout", drain_timeout),
+        ca_cert=ca_cert,
     )
     _work(console, options)
 
@@ -137,7 +142,11 @@ def declare(parent: typer.Typer) -> None:
 
 
 class WorkerStopped(SwampError):
-    """The worker ended for another reason than a wish of its owner."""
+    """The worker ended for another reason than a wish of its owner; `exit_code` says which."""
+
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
 
 
 def _work(console: Console, options: WorkerOptions) -> None:
@@ -154,8 +163,9 @@ def _work(console: Console, options: WorkerOptions) -> None:
         now = datetime.now(UTC)
         console.event(event, None if line is None else f"{now:%H:%M:%S} UTC │ {line}")
 
-    if asyncio.run(run_worker(options, report)):
-        raise WorkerStopped(stopped[-1])
+    code = asyncio.run(run_worker(options, report))
+    if code:
+        raise WorkerStopped(stopped[-1], code)
 
 
 def slots(text: str) -> int:

@@ -1,8 +1,12 @@
-"""`swamp worker cordon | uncordon`: whether workers get new steps, asked by their files."""
+"""`swamp worker cordon | uncordon | drain | forget`: whether workers get steps, and stay at all.
+
+What is asked of a worker stands in its desired file; only `forget` changes the records at once.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -12,11 +16,17 @@ from swamp.cli.command import Help, command
 from swamp.cli.console import Console
 from swamp.cli.options import labels
 
+if TYPE_CHECKING:
+    from datastore.layout import Layout
+    from datastore.store import Store
+
 _COMMENT = (
     "What is asked of this worker; see `swamp worker list`.\n"
-    "Deleting this file changes nothing; `schedulable: true` lets it have steps again."
+    "Deleting this file changes nothing; `schedulable: true` lets it have steps again,\n"
+    "`drain: false` lets it stay when it comes back."
 )
 
+OneName = Annotated[str, typer.Argument(help="The worker's name.")]
 Name = Annotated[str | None, typer.Argument(help="The worker's name.", metavar="[NAME]")]
 Label = Annotated[
     list[str] | None,
@@ -41,13 +51,66 @@ def declare(app: typer.Typer) -> None:
         Help("Give workers steps again.", ("swamp worker uncordon w1",)),
     )(uncordon)
 
+    command(
+        app,
+        "drain",
+        Help(
+            "Let workers finish what they run and leave. Sticky: whenever they come back while "
+            "this is asked they leave again; uncordon takes it back.",
+            ("swamp worker drain w1 --note 'new kernel'", "swamp worker drain --label rack=7"),
+        ),
+    )(drain)
+    command(
+        app,
+        "forget",
+        Help(
+            "Remove the record of a worker that is away, and free its place in its token's "
+            "allowance. Another machine may then enroll with the token in its place.",
+            ("swamp worker forget w1",),
+        ),
+    )(forget)
+
 
 def cordon(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
-    _set(console, _named(console, name, label), schedulable=False, note=note)
+    _set(console, _named(console, name, label), "Cordoned", schedulable=False, note=note)
 
 
 def uncordon(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
-    _set(console, _named(console, name, label), schedulable=True, note=note)
+    names = _named(console, name, label)
+    _set(console, names, "Uncordoned", schedulable=True, drain=False, note=note)
+
+
+def drain(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
+    _set(console, _named(console, name, label), "Draining", drain=True, note=note)
+
+
+def forget(console: Console, name: OneName) -> None:
+    from swamp.client import local_client
+
+    layout = console.layout()
+    client = local_client(layout)
+    if client is not None:
+        document = client.post(f"/api/v1/workers/{quote(name, safe='')}/forget")
+    else:
+        document = _forget_here(layout, name)
+    console.show(
+        document, [f"Forgot worker {name}: its place with token {document['token']} is free"]
+    )
+
+
+def _forget_here(layout: Layout, name: str) -> dict[str, Any]:
+    import asyncio
+
+    from controllers.enrollment import forget_worker
+    from swamp.cli.locked_store import with_store
+
+    async def act(store: Store) -> dict[str, Any]:
+        worker = forget_worker(store, name)
+        await store.barrier()
+        assert worker.status is not None
+        return {"name": worker.name, "token": worker.status.token}
+
+    return asyncio.run(with_store(layout, act))
 
 
 def _named(console: Console, name: str | None, label: list[str] | None) -> list[str]:
@@ -74,13 +137,12 @@ def _named(console: Console, name: str | None, label: list[str] | None) -> list[
     return found
 
 
-def _set(console: Console, names: list[str], *, schedulable: bool, note: str | None) -> None:
+def _set(console: Console, names: list[str], verb: str, *, note: str | None, **flags: bool) -> None:
     from datastore.kinds import WORKERS
 
-    fields = {"schedulable": schedulable, "note": note}
+    fields = {**flags, "note": note}
     done: list[Asked] = [ask(console, WORKERS, name, fields, _COMMENT) for name in names]
-    verb = "Uncordoned" if schedulable else "Cordoned"
     console.show(
-        {"workers": [document(one, schedulable=schedulable) for one in done], "count": len(done)},
+        {"workers": [document(one, **flags) for one in done], "count": len(done)},
         [told(one, f"{verb} {one.name}") for one in done],
     )

@@ -15,13 +15,18 @@ from swamp.cli.definition_files import (
     broken,
     chosen,
     finding_lines,
+    in_force,
     look_at_all,
+    problem_lines,
     validation,
 )
 from swamp.cli.follow import OnInterrupt
+from swamp.cli.options import number
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
+    from datastore.definitions import Catalog, Workflow
+    from datastore.yaml_loader import Document
     from swamp.cli.definition_files import Looked
 
 app = group("Workflows say which steps run, in which order, and where.")
@@ -40,7 +45,8 @@ Name = Annotated[
 def list_workflows(console: Console) -> None:
     from datastore.definitions import Catalog
 
-    catalog = Catalog(console.layout().root)
+    layout = console.layout()
+    catalog = Catalog(layout.root)
     catalog.scan()
     results = [
         {
@@ -53,8 +59,8 @@ def list_workflows(console: Console) -> None:
         }
         for workflow in catalog.workflows()
     ]
-    problems = [one for one in catalog.problems() if one.path.startswith("workflows")]
-    document = {"results": results, "problems": [str(problem) for problem in problems]}
+    problems = problem_lines(layout, catalog, "workflows")
+    document = {"results": results, "problems": problems}
     console.show(document, _list_lines(results))
     for problem in problems:
         console.note(f"not in force: {problem}")
@@ -67,20 +73,24 @@ def list_workflows(console: Console) -> None:
 )
 def show(console: Console, name: Name) -> None:
     layout = console.layout()
-    file = chosen(look_at_all(layout, layout.workflows), "workflow", name)[0]
+    found = chosen(look_at_all(layout, layout.workflows), "workflow", name)
+    file, remark = in_force(layout, found)
     if file.document is None:
         assert file.problem is not None
         raise file.problem
     text = (layout.root / file.path).read_text(encoding="utf-8")
     lines = [f"# {file.path}", *text.splitlines()]
     console.show({**file.document.value, "path": file.path}, lines)
+    if remark is not None:
+        console.note(remark)
 
 
 @command(
     app,
     "validate",
     Help(
-        "Check one workflow, or all of them: keys, types, names, dependencies, cycles.",
+        "Check one workflow, or all of them: keys, types, names, dependencies, cycles, "
+        "expressions, and the models and arguments of steps.",
         ("swamp workflow validate", "swamp workflow validate deploy --json"),
     ),
 )
@@ -93,10 +103,14 @@ def validate(
         ),
     ] = None,
 ) -> None:
+    from datastore.definitions import Catalog
+
     layout = console.layout()
     files = chosen(look_at_all(layout, layout.workflows), "workflow", name)
-    results = [_checked(file) for file in files]
-    add_rivals(layout, results)
+    catalog = Catalog(layout.root)
+    catalog.scan()
+    results = [_checked(file, catalog) for file in files]
+    add_rivals(layout, catalog, results)
     passed = [result for result in results if result["passed"]]
     document: dict[str, Any] = {
         "workflows": results,
@@ -146,7 +160,11 @@ def run(
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(min=1, max=5, help="1 (most urgent) to 5; else what the workflow says."),
+        typer.Option(
+            parser=number("--priority", 1, 5),
+            metavar="N",
+            help="1 (most urgent) to 5; else what the workflow says.",
+        ),
     ] = None,
     on_interrupt: Annotated[
         OnInterrupt,
@@ -183,8 +201,8 @@ def _who() -> str:
         return socket.gethostname()
 
 
-def _checked(file: Looked) -> dict[str, Any]:
-    from datastore.definitions import check_workflow
+def _checked(file: Looked, catalog: Catalog) -> dict[str, Any]:
+    from datastore.definitions import check_workflow, workflow_from_source
 
     if file.document is None:
         assert file.problem is not None
@@ -193,6 +211,9 @@ def _checked(file: Looked) -> dict[str, Any]:
         value = file.document.value
         name, identity = str(value.get("name", file.path)), str(value.get("id", ""))
         validations = [validation(one) for one in check_workflow(file.document, file.path)]
+        if all(one["passed"] for one in validations):
+            workflow = workflow_from_source(value)
+            validations += _preflight(workflow, file.document, file.path, catalog)
     return {
         "workflowId": identity,
         "workflowName": name,
@@ -201,6 +222,23 @@ def _checked(file: Looked) -> dict[str, Any]:
         "totalWarnings": sum("warning" in one for one in validations),
         "passed": all(one["passed"] for one in validations),
     }
+
+
+def _preflight(
+    workflow: Workflow, document: Document, path: str, catalog: Catalog
+) -> list[dict[str, Any]]:
+    """What a server would refuse to start; one finding also for each check that passed."""
+    from controllers.run.preflight import CHECKS, preflight
+    from datastore.definitions import Finding
+    from swamp.execute.calls import check_written
+
+    troubles = list(preflight(workflow, catalog.model, check_written))
+    failed = {one.check for one in troubles}
+    findings = [Finding(check, True, path) for check in CHECKS if check not in failed]
+    for one in troubles:
+        position = document.position(*one.keys)
+        findings.append(Finding(one.check, False, path, one.text, position=position))
+    return [validation(finding) for finding in findings]
 
 
 def _list_lines(results: list[dict[str, Any]]) -> list[str]:

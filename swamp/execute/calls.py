@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,14 @@ _OUTPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
 class CallError(SwampError):
-    """A call that names an unknown type, method or argument, or gives a value that cannot be."""
+    """A call that names an unknown type, method or argument, or gives a value that cannot be.
+
+    `argument` is the one to blame, where there is one.
+    """
+
+    def __init__(self, message: str, argument: str | None = None) -> None:
+        super().__init__(message)
+        self.argument = argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,17 @@ class ShellCall:
         return methods[call.method](call)
 
 
+def check_written(call: Call, computed: Collection[str]) -> None:
+    """CallError for a call that no values of its `computed` arguments could mend.
+
+    Those are checked by name; all others are in the call.
+    """
+    unknown: dict[str, Any] = dict.fromkeys(computed)
+    if "run" in unknown:
+        unknown["run"] = "computed"
+    ShellCall.parse(call.model_copy(update={"arguments": {**call.arguments, **unknown}}))
+
+
 def methods_of(model_type: str) -> Mapping[str, Callable[[Call], ShellCall]]:
     """The methods of the type, each with the parser of its arguments; CallError if unknown."""
     if model_type not in _TYPES:
@@ -63,13 +81,15 @@ def _parse_shell(call: Call) -> ShellCall:
     for name in arguments:
         if name not in ARGUMENTS:
             raise CallError(
-                f"{_where(call)}: unknown argument '{name}'{_instead(name, ARGUMENTS, 'arguments')}"
+                f"{_where(call)}: unknown argument '{name}'"
+                f"{_instead(name, ARGUMENTS, 'arguments')}",
+                name,
             )
     if "run" not in arguments:
-        raise CallError(f"{_where(call)}: 'run' is missing; it is the command to execute")
+        raise CallError(f"{_where(call)}: 'run' is missing; it is the command to execute", "run")
     run = _text(call, "run", arguments["run"])
     if not run.strip():
-        raise CallError(f"{_where(call)}: 'run' is empty; it is the command to execute")
+        raise CallError(f"{_where(call)}: 'run' is empty; it is the command to execute", "run")
     directory = arguments.get("workingDir")
     ignore = arguments.get("ignoreExitCode")
     if ignore is not None and not isinstance(ignore, bool):
@@ -99,7 +119,9 @@ def _env(call: Call, value: Any) -> dict[str, str]:
         raise _wrong(call, "env", "a map of names to texts", value)
     for name, text in value.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise CallError(f"{_where(call)}: {name!r} cannot be the name of a variable in 'env'")
+            raise CallError(
+                f"{_where(call)}: {name!r} cannot be the name of a variable in 'env'", "env"
+            )
         _text(call, f"env.{name}", text)
     return dict(value)
 
@@ -113,7 +135,8 @@ def _outputs(call: Call, value: Any) -> tuple[str, ...]:
         if not isinstance(name, str) or not _OUTPUT_NAME.match(name):
             raise CallError(
                 f"{_where(call)}: an output's name has at most 64 letters, digits, '.', '_' and"
-                f" '-', the first one a letter or digit; 'outputs' holds {str(name)[:80]!r}"
+                f" '-', the first one a letter or digit; 'outputs' holds {str(name)[:80]!r}",
+                "outputs",
             )
     return tuple(value)
 
@@ -122,14 +145,18 @@ def _text(call: Call, name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong(call, name, "text (put it in quotes)", value)
     if "\0" in value:
-        raise CallError(f"{_where(call)}: '{name}' holds a NUL character, no command can take it")
+        raise CallError(
+            f"{_where(call)}: '{name}' holds a NUL character, no command can take it",
+            name.partition(".")[0],
+        )
     return value
 
 
 def _wrong(call: Call, name: str, expected: str, value: Any) -> CallError:
     # The type alone: a value may be a secret, and this line goes into logs and records.
     found = "nothing" if value is None else type(value).__name__
-    return CallError(f"{_where(call)}: '{name}' must be {expected}, not a value of type {found}")
+    problem = f"'{name}' must be {expected}, not a value of type {found}"
+    return CallError(f"{_where(call)}: {problem}", name.partition(".")[0])
 
 
 def _where(call: Call) -> str:

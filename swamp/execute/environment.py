@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from swamp.protocol import DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE, ships
+from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE, ships
 
 _OWN_PREFIX = "SWAMP_"
 
@@ -24,6 +25,14 @@ def runner_environment(
     return environment
 
 
-def data_environment(url: str, credential: str) -> dict[str, str]:
-    """What a runner needs to put outputs; nothing without a credential."""
-    return {DATA_URL_VARIABLE: url, DATA_TOKEN_VARIABLE: credential} if credential else {}
+def data_environment(url: str, credential: str, ca_cert: Path | None = None) -> dict[str, str]:
+    """What a runner needs to put outputs; nothing without a credential.
+
+    `ca_cert`: whom to trust at that address, where it is not whom the machine trusts.
+    """
+    if not credential:
+        return {}
+    environment = {DATA_URL_VARIABLE: url, DATA_TOKEN_VARIABLE: credential}
+    if ca_cert is not None:
+        environment[CA_VARIABLE] = str(ca_cert.absolute())
+    return environment

@@ -27,6 +27,9 @@ LOOK_EVERY_S = 0.1
 ADMIN = web.AppKey("admin", bool)
 """Whether the application is served on the repository's own socket."""
 
+ADMIN_ROLE = "swamp.admin"
+"""Set in a request over the network: whether its access token has the role `admin`."""
+
 _STATUS: tuple[tuple[type[SwampError], int, str], ...] = (
     (NotFound, 404, "not_found"),
     (AlreadyExists, 409, "exists"),
@@ -91,11 +94,16 @@ async def _trouble_before_barrier(store: Store) -> str | None:
 
 
 def admin(handler: Handler) -> Handler:
-    """Serve the handler on the repository's own socket alone."""
+    """Serve the handler on the repository's own socket, and to access tokens of that role."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
-        if not request.app.get(ADMIN, False):
-            raise ApiError(403, "forbidden", "this is administered in the repository: run it there")
+        if not (request.app.get(ADMIN, False) or request.get(ADMIN_ROLE, False)):
+            raise ApiError(
+                403,
+                "forbidden",
+                "this is for admins: run it in the repository, or give an access token of the role"
+                " admin to a server with --auth token",
+            )
         return await handler(request)
 
     return guarded
@@ -119,7 +127,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": message, "code": code}, status=status)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return web.json_response({"error": message, "code": code}, status=status, headers=headers)
 
 
 async def body_of(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:

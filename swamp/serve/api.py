@@ -16,11 +16,13 @@ from datastore.clock import stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
 from swamp import __version__, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
+from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
 from swamp.serve.asks_api import AsksApi
 from swamp.serve.queue_api import QueueApi
 from swamp.serve.served import Served
 from swamp.serve.starting import start_run
+from swamp.serve.workers_api import WorkersApi
 
 BODY_MAX_BYTES = 4 << 20
 RUNS_MOST = 1_000
@@ -38,7 +40,6 @@ class Api:
         return [
             web.get("/health", self.health),
             web.get("/api/v1/problems", self.problems),
-            web.get("/api/v1/workers", self.workers),
             web.get("/api/v1/tokens", admin(self.tokens)),
             web.post("/api/v1/tokens", admin(self.create_token)),
             web.post("/api/v1/tokens/{name}/revoke", admin(self.revoke_token)),
@@ -52,6 +53,8 @@ class Api:
             *self._served.deaths.routes(),
             *QueueApi(self._served).routes(),
             *AsksApi(self._served).routes(),
+            *AccessApi(self._served).routes(),
+            *WorkersApi(self._served).routes(),
         ]
 
     # -- how things are --------------------------------------------------------------------------
@@ -82,13 +85,6 @@ class Api:
             for problem in self._served.problems()
         ]
         return await told(self._store, found)
-
-    async def workers(self, request: web.Request) -> web.Response:
-        show_all = request.query.get("all") in ("1", "true")
-        workers = self._store.list(WORKERS)
-        return await told(
-            self._store, views.worker_list(workers, self._store.live(LEASES), show_all)
-        )
 
     # -- tokens ----------------------------------------------------------------------------------
 

@@ -8,19 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
+from collections.abc import Coroutine
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSMessage, WSMsgType, web
 
 from controllers.enrollment import EnrollmentRefused
-from swamp.protocol import FRAME_MAX_BYTES, Enroll, FrameError, encode, from_worker
-from swamp.serve.sessions import Session, Sessions, refusal
+from datastore.errors import SwampError
+from swamp.protocol import (
+    FRAME_MAX_BYTES,
+    Enroll,
+    FrameError,
+    FromWorker,
+    encode,
+    from_worker,
+    other_version,
+)
+from swamp.serve.session import Session
+from swamp.serve.sessions import Sessions, refusal, wrong_version
+from swamp.serve.socket_limits import Failures, Pace
+
+log = logging.getLogger(__name__)
 
 ENROLL_WITHIN_S = 30.0
 """How long a socket may take to say who it is."""
 
 SEND_WITHIN_S = 20.0
 """How long one send may take before the peer counts as not reading."""
+
+CLOSE_WITHIN_S = 2.0
+"""How long a peer may take to answer a close."""
+
+CLOSE_BINARY = 1003
+CLOSE_REFUSED = 4000
+CLOSE_BAD_FRAME = 4001
+CLOSE_SILENT = 4002
+"""Codes of closed sockets. Too big a frame is closed with 1009, as WebSockets have it."""
+
+REASON_MAX_BYTES = 120
+"""What fits into the frame that closes a socket."""
 
 QUEUED_MOST = 10_000
 """Frames that may wait for one worker."""
@@ -64,74 +91,181 @@ class SocketTransport:
                     return
 
 
+class Closed(SwampError):
+    """Why the server closes a worker's socket, with the code that says so to machines."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 class Gateway:
     """Serves the sockets of workers."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, *, enroll_within_s: float = ENROLL_WITHIN_S) -> None:
         self._sessions = sessions
+        self._enroll_within_s = enroll_within_s
+        self._failures = Failures(asyncio.get_running_loop().time)
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
         """One worker's socket, from its upgrade to its end."""
-        socket = web.WebSocketResponse(max_msg_size=FRAME_MAX_BYTES, compress=False)
+        socket = web.WebSocketResponse(
+            max_msg_size=FRAME_MAX_BYTES, compress=False, timeout=CLOSE_WITHIN_S
+        )
         await socket.prepare(request)
         transport = SocketTransport(request, socket)
-        session = await self._enroll(socket, transport)
-        if session is None:
-            return socket
+        try:
+            session = await self._enroll(request.remote or "", socket, transport)
+            if session is not None:
+                await self._attend(session, socket, transport)
+        except EnrollmentRefused as error:
+            await self._say_why(socket, encode(refusal(error)))
+            code = CLOSE_BAD_FRAME if error.code == "bad_frame" else CLOSE_REFUSED
+            await self._close(socket, Closed(code, error.code))
+        except Closed as closed:
+            await self._close(socket, closed)
+        return socket
+
+    async def _attend(
+        self, session: Session, socket: web.WebSocketResponse, transport: SocketTransport
+    ) -> None:
+        """Serve an enrolled worker until its socket has gone; Closed if that is its own fault."""
+        closed: Closed | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
                     group.create_task(transport.write()),
                     group.create_task(self._beat(session)),
                 ]
-                await self._read(socket, session)
+                try:
+                    await self._read(socket, session)
+                except Closed as error:
+                    closed = error
+                    log.info("worker %s: socket closed: %s", session.worker, error)
                 for helper in helpers:
                     helper.cancel()
         finally:
             self._sessions.closed(session)
-        return socket
+        if closed is not None:
+            raise closed
+
+    # -- enrolling -------------------------------------------------------------------------------
 
     async def _enroll(
-        self, socket: web.WebSocketResponse, transport: SocketTransport
+        self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
     ) -> Session | None:
+        """The session, None if the peer has gone; Closed or EnrollmentRefused."""
         try:
-            async with asyncio.timeout(ENROLL_WITHIN_S):
-                frame = from_worker(await socket.receive_str())
-        except (TimeoutError, TypeError, FrameError) as error:
-            await self._refuse(socket, EnrollmentRefused("bad_frame", _short(error)))
+            async with asyncio.timeout(self._enroll_within_s):
+                message = await socket.receive()
+        except TimeoutError:
+            raise Closed(
+                CLOSE_SILENT, f"no enroll frame within {self._enroll_within_s:g}s"
+            ) from None
+        frame = _first_frame(message)
+        if frame is None:
             return None
-        if not isinstance(frame, Enroll):
-            await self._refuse(socket, EnrollmentRefused("bad_frame", "the first frame is enroll"))
-            return None
-        try:
-            return await self._sessions.enroll(frame, transport)
-        except EnrollmentRefused as error:
-            await self._refuse(socket, error)
-            return None
+        token = frame.token.partition(".")[0]
+        wait_s = self._failures.wait_s(address, token)
+        if wait_s and not self._sessions.is_known(frame):
+            raise EnrollmentRefused(
+                "too_many_attempts",
+                "too many enrollments failed from this address",
+                permanent=False,
+                retry_after_ms=round(wait_s * 1000) + 1,
+            )
+        answer = await self._unless_gone(socket, self._sessions.enroll(frame, transport))
+        if isinstance(answer, EnrollmentRefused):
+            if answer.permanent:
+                self._failures.note(address, token)
+            raise answer
+        return answer
 
     @staticmethod
-    async def _refuse(socket: web.WebSocketResponse, error: EnrollmentRefused) -> None:
-        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
-            async with asyncio.timeout(SEND_WITHIN_S):
-                await socket.send_str(encode(refusal(error)))
-                await socket.close(code=4000, message=error.code.encode())
+    async def _unless_gone(
+        socket: web.WebSocketResponse, enrolling: Coroutine[None, None, Session]
+    ) -> Session | EnrollmentRefused | None:
+        """What enrolling comes to; None, and nothing has been made, if the peer leaves before.
+
+        A worker has nothing to say before it is enrolled: whatever comes in is its goodbye.
+        """
+
+        async def answer() -> Session | EnrollmentRefused:
+            try:
+                return await enrolling
+            except EnrollmentRefused as error:
+                return error
+
+        async with asyncio.TaskGroup() as group:
+            enrolled = group.create_task(answer())
+            goodbye = group.create_task(socket.receive())
+            await asyncio.wait((enrolled, goodbye), return_when=asyncio.FIRST_COMPLETED)
+            enrolled.cancel()
+            goodbye.cancel()
+        return None if enrolled.cancelled() else enrolled.result()
+
+    # -- frames ----------------------------------------------------------------------------------
 
     async def _read(self, socket: web.WebSocketResponse, session: Session) -> None:
-        async for message in socket:
-            if message.type is not WSMsgType.TEXT:
+        """Hand the frames over, at the pace that a socket may have; Closed for a wrong one."""
+        clock = asyncio.get_running_loop().time
+        pace = Pace(clock())
+        while True:
+            message = await socket.receive()
+            frame = _frame(message)
+            if frame is None:
                 return
-            try:
-                frame = from_worker(message.data)
-            except FrameError as error:
-                self._sessions.cut(session.worker, str(error))
-                return
+            if isinstance(frame, Enroll):
+                raise Closed(CLOSE_BAD_FRAME, "enrolled twice on one socket")
             self._sessions.handle(session, frame)
+            wait_s = pace.take(len(message.data), clock())
+            if wait_s:
+                await asyncio.sleep(wait_s)
 
     async def _beat(self, session: Session) -> None:
         while True:
             await asyncio.sleep(self._sessions.heartbeat_s)
             self._sessions.look_after(session)
 
+    # -- the end ---------------------------------------------------------------------------------
 
-def _short(error: BaseException) -> str:
-    return str(error)[:200] or f"no enroll frame within {ENROLL_WITHIN_S:g}s"
+    @staticmethod
+    async def _say_why(socket: web.WebSocketResponse, text: str) -> None:
+        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
+            async with asyncio.timeout(SEND_WITHIN_S):
+                await socket.send_str(text)
+
+    @staticmethod
+    async def _close(socket: web.WebSocketResponse, closed: Closed) -> None:
+        with contextlib.suppress(TimeoutError, ConnectionError, RuntimeError):
+            async with asyncio.timeout(SEND_WITHIN_S):
+                reason = str(closed).encode()[:REASON_MAX_BYTES].decode(errors="ignore")
+                await socket.close(code=closed.code, message=reason.encode())
+
+
+def _frame(message: WSMessage) -> FromWorker | None:
+    """The frame in a message, None at the socket's end; Closed if it is none."""
+    if message.type is WSMsgType.BINARY:
+        raise Closed(CLOSE_BINARY, "frames are text")
+    if message.type is not WSMsgType.TEXT:
+        return None
+    try:
+        return from_worker(message.data)
+    except FrameError as error:
+        raise Closed(CLOSE_BAD_FRAME, str(error)) from None
+
+
+def _first_frame(message: WSMessage) -> Enroll | None:
+    """As `_frame`, for the one that introduces a worker: EnrollmentRefused if it is none."""
+    try:
+        frame = _frame(message)
+    except Closed as closed:
+        if closed.code != CLOSE_BAD_FRAME:
+            raise
+        other = other_version(message.data)
+        if other is not None:
+            raise wrong_version(*other) from None
+        raise EnrollmentRefused("bad_frame", str(closed)) from None
+    if frame is None or isinstance(frame, Enroll):
+        return frame
+    raise EnrollmentRefused("bad_frame", "the first frame is enroll")

@@ -13,10 +13,11 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from datastore.errors import SwampError
 from datastore.layout import Layout
@@ -37,16 +38,19 @@ class ListenError(SwampError):
     """The address cannot be listened on."""
 
 
-def refuse_open_address(host: str) -> None:
-    """ListenError for an address that other machines can reach."""
-    if host == "localhost":
+def refuse_open_address(host: str, *, tls: bool, auth: bool) -> None:
+    """ListenError for an address that other machines can reach, unless TLS and tokens guard it."""
+    if host == "localhost" or (tls and auth):
         return
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_loopback:
             return
+    lack = [] if tls else ["--tls-cert and --tls-key"]
+    lack += [] if auth else ["--auth token"]
     raise ListenError(
-        f"--host {host} can be reached from other machines, and anybody there could start"
-        " runs: keep 127.0.0.1, put a proxy with TLS in front, or say --insecure"
+        f"--host {host} can be reached from other machines, and anybody there could"
+        f" {'listen in' if auth else 'start runs'}: add {' and '.join(lack)}, keep 127.0.0.1,"
+        " or say --insecure"
     )
 
 
@@ -67,9 +71,15 @@ def bound_to_port(host: str, port: int) -> socket.socket:
     return bound
 
 
-def application(api: Api, root: Handler, *, admin: bool) -> web.AppRunner:
-    """The API, with `root` at `/`; `admin` also serves what only the repository's owner may do."""
-    app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_MAX_BYTES)
+def application(
+    api: Api, root: Handler, *, admin: bool, checks: Sequence[Middleware] = ()
+) -> web.AppRunner:
+    """The API, with `root` at `/`; `admin` also serves what only the repository's owner may do.
+
+    `checks` come before every handler.
+    """
+    middlewares: list[Middleware] = [errors_as_json, *checks]
+    app = web.Application(middlewares=middlewares, client_max_size=BODY_MAX_BYTES)
     app[ADMIN] = admin
     app.router.add_get("/", root)
     app.add_routes(api.routes())

@@ -76,6 +76,10 @@ class ServeOptions:
     """How long workers of an earlier process have to come back; 0 ends their leases at once."""
     schedule: bool = True
     insecure: bool = False
+    tls: tuple[Path, Path] | None = None
+    """Certificate and key, PEM; None: plain HTTP."""
+    auth: bool = False
+    """Whether requests over the network need an access token."""
     file_events: bool = True
     """Without them people's edits are found by the rescan alone."""
     keep: Keep = field(default_factory=Keep)

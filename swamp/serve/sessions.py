@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hello
 from controllers.lease import LeaseController
@@ -42,6 +43,7 @@ from swamp.protocol import (
 )
 from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
 from swamp.serve.output_log import OutputLog
+from swamp.serve.session import Session, Transport
 
 log = logging.getLogger(__name__)
 
@@ -57,29 +59,6 @@ PROBE_S = 2.0
 
 GRACE_MARGIN = 0.9
 """The worker's own grace window ends a little before ours, so that it never outlives its lease."""
-
-
-class Transport(Protocol):
-    """One worker's socket. Both methods return at once."""
-
-    def send(self, text: str) -> None:
-        """Queue a frame; a peer that reads too slowly for too long is cut."""
-
-    def abort(self, reason: str) -> None:
-        """Close without waiting for anything."""
-
-
-class Session:
-    """An enrolled worker's socket."""
-
-    def __init__(self, number: int, worker: str, instance: str, transport: Transport) -> None:
-        self.info = SessionInfo(number, instance)
-        self.worker = worker
-        self.transport = transport
-        self.heard_at_s = asyncio.get_running_loop().time()
-        self.pong: asyncio.Future[int] | None = None
-        self.welcomed = False
-        """Whether a frame has been sent on it: the first one says that the worker is enrolled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +159,9 @@ class Sessions:
     def cancel(self, worker: str, dispatch: str) -> None:
         self._send_to(worker, Cancel(dispatch=dispatch))
 
+    def drain(self, worker: str, reason: str) -> None:
+        self._send_to(worker, Drain(reason=reason))
+
     def cut(self, worker: str, reason: str) -> None:
         session = self._open.get(worker)
         if session is not None:
@@ -220,21 +202,8 @@ class Sessions:
     async def enroll(self, frame: Enroll, transport: Transport) -> Session:
         """Enroll a worker and compare the lists of dispatches; EnrollmentRefused says why not."""
         if frame.protocol != PROTOCOL_VERSION:
-            raise EnrollmentRefused(
-                "protocol_mismatch",
-                f"this worker speaks protocol {frame.protocol} (swamp {frame.version}), the"
-                f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
-            )
-        hello = Hello(
-            token=frame.token,
-            instance=frame.instance,
-            machine=frame.machine,
-            platform=frame.platform,
-            arch=frame.arch,
-            version=frame.version,
-            capacity=frame.capacity,
-            labels=frame.labels,
-        )
+            raise wrong_version(frame.protocol, frame.version)
+        hello = _hello(frame)
         await self._rules.fresh_token(frame.token.partition(".")[0])
         if self._store.trouble is not None:
             raise EnrollmentRefused(
@@ -242,6 +211,13 @@ class Sessions:
             )
         await self._give_way(self._enrollment.expected_name(hello), frame.instance)
         return self._admit(hello, frame, transport)
+
+    def is_known(self, frame: Enroll) -> bool:
+        """Whether its token is right, as far as memory knows. Costs nothing."""
+        with suppress(EnrollmentRefused):
+            self._enrollment.expected_name(_hello(frame))
+            return True
+        return False
 
     async def _give_way(self, name: str, instance: str) -> None:
         """Only one live process per machine: the old one stays if it answers."""
@@ -306,6 +282,8 @@ class Sessions:
         if self._open.get(session.worker) is not session:
             return
         session.heard_at_s = asyncio.get_running_loop().time()
+        if not session.may_say(self._store, frame):
+            return
         match frame:
             case Accepted():
                 self._leases.accepted(session.worker, frame.dispatch)
@@ -384,6 +362,28 @@ class Sessions:
         """Cut every socket: the orchestrator stops."""
         for session in list(self._open.values()):
             session.transport.abort(reason)
+
+
+def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
+    """The refusal of a worker that speaks another protocol; both are named."""
+    return EnrollmentRefused(
+        "protocol_mismatch",
+        f"this worker speaks protocol {protocol} (swamp {version}), the"
+        f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
+    )
+
+
+def _hello(frame: Enroll) -> Hello:
+    return Hello(
+        token=frame.token,
+        instance=frame.instance,
+        machine=frame.machine,
+        platform=frame.platform,
+        arch=frame.arch,
+        version=frame.version,
+        capacity=frame.capacity,
+        labels=frame.labels,
+    )
 
 
 def refusal(error: EnrollmentRefused) -> EnrollRefused:

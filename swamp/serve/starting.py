@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from controllers.run.preflight import preflight
 from datastore.definitions.inputs import InputError
-from datastore.definitions.workflow import resolve_inputs
+from datastore.definitions.workflow import Workflow, resolve_inputs
 from datastore.errors import InvalidFile, NotFound
 from datastore.kinds import Run, RunSpec
+from swamp.execute.calls import check_written
 from swamp.serve.answers import ApiError
 from swamp.serve.served import Served
 
@@ -38,7 +40,7 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
     except InputError as error:
         raise ApiError(422, "input_invalid", str(error)) from None
     try:
-        models = await asyncio.to_thread(served.manager.runs.planner.models_of, workflow)
+        models = await asyncio.to_thread(_models_of, served, workflow)
     except NotFound as error:
         raise ApiError(404, "model_not_found", str(error)) from None
     spec = RunSpec(
@@ -50,3 +52,14 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
         models=models,
     )
     return served.manager.runs.create(workflow, spec, name)
+
+
+def _models_of(served: Served, workflow: Workflow) -> dict[str, dict[str, Any]]:
+    """The definitions that the workflow names; ApiError for what could not run. Blocks."""
+    models = served.manager.runs.planner.models_of(workflow)
+    found = preflight(workflow, lambda name: served.catalog.fresh("model", name), check_written)
+    trouble = next(found, None)
+    if trouble is not None:
+        advice = f"see `swamp workflow validate {workflow.name}`"
+        raise ApiError(422, "workflow_invalid", f"{trouble.text} ({advice})")
+    return models

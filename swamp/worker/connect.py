@@ -26,13 +26,13 @@ async def run_worker(
     report: Callable[[dict[str, Any]], None],
     randomness: random.Random | None = None,
 ) -> int:
-    """Work until the end; the exit code: 0 drained, 1 forced or cut off, 3 refused for good.
+    """Work until the end; the exit code: 0 drained, 1 cut off, 3 refused for good, 4 forced.
 
     `report` gets each event as a dictionary, `kind` first. SwampError when it cannot even start.
     """
     async with _folders(options.cache_dir) as (cache, scratch):
         machine = await asyncio.to_thread(machine_id, cache)
-        guard = Guard()
+        guard = Guard(options.ca_cert)
         worker = Worker(
             options, machine, Host(scratch, guard), report, randomness or random.Random()
         )

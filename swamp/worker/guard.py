@@ -1,10 +1,10 @@
 """The guard: a small process that ends what a worker leaves behind when it dies.
 
 It reads lines from a pipe that only the worker holds open: `begin MARK`, `group PGID MARK` and
-`end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is the end of the worker;
-then everything that has begun and not ended is killed, and after that the orchestrator is told,
-unless the worker said that all is over. Standard library only, so that it starts in 10 ms and
-stays small.
+`end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is the end of
+the worker; then everything that has begun and not ended is killed, and after that the orchestrator
+is told, unless the worker said that all is over. Standard library only, so that it starts in 10 ms
+and stays small.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from swamp.execute.environment import runner_environment
+from swamp.protocol import CA_VARIABLE
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PROGRAM = (
@@ -23,7 +24,9 @@ _RESTART_S = 1.0
 class Guard:
     """A `Watch` for executions. While `running()` is entered, a guard process has the list."""
 
-    def __init__(self) -> None:
+    def __init__(self, ca_cert: Path | None = None) -> None:
+        """`ca_cert`: whom the guard trusts when it reports a death over TLS."""
+        self._extra = {} if ca_cert is None else {CA_VARIABLE: str(ca_cert.absolute())}
         self._left: dict[str, int | None] = {}
         self._tell_death: str | None = None
         self._process: Process | None = None
@@ -87,7 +90,7 @@ class Guard:
             stdout=DEVNULL,
             stderr=DEVNULL,
             cwd="/",
-            env=runner_environment(os.environ, {}, {}),
+            env=runner_environment(os.environ, {}, self._extra),
             start_new_session=True,
         )
         if self._tell_death is not None:

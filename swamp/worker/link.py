@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -27,6 +28,7 @@ from swamp.protocol import (
     encode,
     to_worker,
 )
+from swamp.tls import untrusted
 from swamp.worker.outbox import Outbox
 
 DIAL_TIMEOUT_S = 15.0
@@ -39,6 +41,8 @@ BACKLOG_MAX = 1000
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
+RETRIES_PER_GRACE = 6
+"""At least, while there is work that the end of the grace window would cost."""
 STABLE_S = 10.0
 """A socket that lived so long was no failure; the next retry is a quick one again."""
 
@@ -66,9 +70,9 @@ class Backoff:
         self._randomness = randomness
         self._range_s = RETRY_FIRST_S
 
-    def next_s(self) -> float:
-        """How long to wait now, seconds."""
-        delay_s = self._randomness.uniform(0, self._range_s)
+    def next_s(self, most_s: float = RETRY_MAX_S) -> float:
+        """How long to wait now, seconds; never longer than `most_s`."""
+        delay_s = self._randomness.uniform(0, min(self._range_s, most_s))
         self._range_s = min(self._range_s * 2, RETRY_MAX_S)
         return delay_s
 
@@ -197,6 +201,11 @@ async def dial(http: aiohttp.ClientSession, url: str) -> Link:
         raise SocketLost(f"no connection to {url} within {DIAL_TIMEOUT_S:g} s") from None
     except aiohttp.WSServerHandshakeError as error:
         raise SocketLost(f"{url} is no orchestrator: HTTP {error.status}") from error
+    except aiohttp.ClientConnectorCertificateError as error:
+        cause = error.certificate_error
+        if not isinstance(cause, ssl.SSLCertVerificationError):
+            raise SocketLost(f"no TLS connection to {url}: {cause}") from error
+        raise SocketLost(untrusted(url, cause)) from error
     except (aiohttp.ClientError, OSError) as error:
         raise SocketLost(f"no connection to {url}: {error}") from error
     return Link(ws)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import ssl
 import time
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -32,9 +34,10 @@ def report_death(url: str, instance: str, credential: str) -> bool:
 
 def _post(url: str, body: str) -> int:
     parts = urlsplit(url)
-    secure = parts.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(parts.netloc, timeout=TRY_WITHIN_S)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TRY_WITHIN_S)
+    if parts.scheme == "https":
+        trust = ssl.create_default_context(cafile=os.environ.get("SWAMP_CA_CERT"))
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=TRY_WITHIN_S, context=trust)
     try:
         connection.request("POST", parts.path, body, {"Content-Type": "application/json"})
         return connection.getresponse().status

@@ -34,6 +34,8 @@ class WorkerOptions:
     max_dispatches: int | None = None
     reconnect: bool = True
     drain_timeout_s: float | None = None
+    ca_cert: Path | None = None
+    """The authorities to trust, PEM; None: the machine's."""
 
 
 def socket_url(url: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from datastore.kinds import Outcome
@@ -36,13 +37,14 @@ class Runners:
         report: Report,
         changed: Callable[[], None],
         data_url: str,
+        ca_cert: Path | None = None,
     ) -> None:
         self.slots = slots
         self.outbox = Outbox()
         self._host = host
         self._report = report
         self._changed = changed
-        self._data_url = data_url
+        self._data_url, self._ca_cert = data_url, ca_cert
         self._executions: dict[str, Execution] = {}
 
     @property
@@ -136,7 +138,7 @@ class Runners:
             return Outcome(ok=False, reason="start_failed", error=str(error))
         environment = {
             **runner_environment(os.environ, frame.environment, call.env),
-            **data_environment(self._data_url, frame.credential),
+            **data_environment(self._data_url, frame.credential, self._ca_cert),
         }
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)

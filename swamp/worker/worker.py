@@ -29,7 +29,17 @@ from swamp.protocol import (
     OutputAck,
     ToWorker,
 )
-from swamp.worker.link import STABLE_S, Backoff, EnrollmentRefused, Link, SocketLost, dial
+from swamp.tls import client_context
+from swamp.worker.link import (
+    RETRIES_PER_GRACE,
+    RETRY_MAX_S,
+    STABLE_S,
+    Backoff,
+    EnrollmentRefused,
+    Link,
+    SocketLost,
+    dial,
+)
 from swamp.worker.options import BadOptions, WorkerOptions, data_url, death_url, socket_url
 from swamp.worker.runners import Runners
 from swamp.worker.slots import Slots
@@ -37,6 +47,7 @@ from swamp.worker.slots import Slots
 EXIT_DRAINED = 0
 EXIT_FAILED = 1
 EXIT_REFUSED = 3
+EXIT_FORCED = 4
 
 FORCED_TERM_S = 2.0
 """What runners get between TERM and KILL once the worker may not wait any longer, seconds."""
@@ -70,6 +81,7 @@ class Worker:
             self._report,
             self._ended_one,
             data_url(options.url),
+            options.ca_cert,
         )
         self._backoff = Backoff(randomness)
         self._tasks = asyncio.TaskGroup()
@@ -128,7 +140,8 @@ class Worker:
     # --- the connection
 
     async def _stay_connected(self) -> None:
-        async with aiohttp.ClientSession() as http:
+        trust = await asyncio.to_thread(client_context, self._options.ca_cert)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as http:
             while True:
                 self._attempt += 1
                 self._report("connecting", url=self._options.url, attempt=self._attempt)
@@ -152,11 +165,11 @@ class Worker:
         try:
             link = await dial(http, self._url)
         except SocketLost as lost:
-            return str(lost), self._backoff.next_s()
+            return str(lost), self._next_retry_s()
         began = self._loop.time()
         try:
             await self._serve(link)
-            return "closed", self._backoff.next_s()
+            return "closed", self._next_retry_s()
         except EnrollmentRefused as refused:
             told_s = self._backoff.told_s(refused.retry_after_s)
             return str(refused), None if refused.permanent else told_s
@@ -165,12 +178,17 @@ class Worker:
             link.cut()
             if self._loop.time() - began >= STABLE_S:
                 self._backoff.reset()
-            return str(lost), self._backoff.next_s()
+            return str(lost), self._next_retry_s()
         finally:
             if self._link is link:
                 self._start_grace(link)
             self._link = None
             await link.close()
+
+    def _next_retry_s(self) -> float:
+        if self._enrolled is None or self._runners.settled:
+            return self._backoff.next_s()
+        return self._backoff.next_s(min(RETRY_MAX_S, self._enrolled.grace_s / RETRIES_PER_GRACE))
 
     async def _serve(self, link: Link) -> None:
         enrolled = await link.enroll(self._introduction())
@@ -266,7 +284,7 @@ class Worker:
     def _force(self, reason: str) -> None:
         if self._exit is not None and self._exit[0] != EXIT_DRAINED:
             return
-        self._exit = (EXIT_FAILED, reason)
+        self._exit = (EXIT_FORCED, reason)
         self._runners.stop_all()
         self._later(FORCED_TERM_S, self._runners.kill_all)
         self._check_over()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,11 +11,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from controllers.waiting import MORE_URGENT_EVERY_S, WaitingRoom, requirement_key
+from controllers.waiting import (
+    MORE_URGENT_EVERY_S,
+    ModelLimit,
+    WaitingRoom,
+    requirement_key,
+)
 from datastore.kinds import PENDING, Call, Pending, PendingSpec, Placement
 from datastore.record import Record
 
 PLACEMENTS = [Placement(labels={"pool": pool}) for pool in ("a", "b")]
+HELD = ModelLimit("x", 1)
 CALL = Call(model_type="command/shell", model="m", method="execute")
 
 
@@ -92,6 +99,7 @@ class Machine(RuleBasedStateMachine):
         self.load: Counter[str] = Counter()
         self.room = WaitingRoom(lambda run: self.load[run])
         self.waiting: dict[str, tuple[int, Pending, float]] = {}
+        self.aside: set[str] = set()
         self.arrivals = 0
         self.now_s = 0.0
 
@@ -113,7 +121,17 @@ class Machine(RuleBasedStateMachine):
         if self.waiting:
             name = data.draw(st.sampled_from(sorted(self.waiting)))
             del self.waiting[name]
+            self.aside.discard(name)
             self.room.remove(name)
+
+    @rule(data=st.data())
+    def set_aside(self, data: st.DataObject) -> None:
+        """Only who could go first is ever set aside."""
+        placement = data.draw(st.sampled_from(PLACEMENTS))
+        head = self.room.head(requirement_key(placement), self.now_s)
+        if head is not None:
+            self.aside.add(head[1])
+            self.room.set_aside(head[1], HELD)
 
     @rule(data=st.data(), priority=st.integers(1, 5))
     def prioritize(self, data: st.DataObject, priority: int) -> None:
@@ -142,9 +160,14 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_head_is_the_one_that_a_sort_puts_first(self) -> None:
         assert len(self.room) == len(self.waiting)
-        for placement in PLACEMENTS:
-            key = requirement_key(placement)
-            mine = [e for e in self.waiting.values() if e[1].spec.placement == placement]
+        for placement, aside in product(PLACEMENTS, (False, True)):
+            key = requirement_key(placement) + ("#1#x" if aside else "")
+            mine = [
+                e
+                for e in self.waiting.values()
+                if e[1].spec.placement == placement and (e[1].name in self.aside) == aside
+            ]
+            assert (key in self.room.aside("x")) == (aside and bool(mine))
             head = self.room.head(key, self.now_s)
             if not mine:
                 assert head is None

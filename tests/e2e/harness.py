@@ -178,13 +178,18 @@ class Repo:
         made = self.json("worker", "token", "create", name, "--duration", "1h", *arguments)
         return str(made["token"])
 
-    def worker(self, name: str = "w1", *arguments: str, wait: bool = True) -> Proc:
-        """A worker with a token of its own (made at the first call) that has enrolled."""
+    def worker(
+        self, name: str = "w1", *arguments: str, wait: bool = True, port: int | None = None
+    ) -> Proc:
+        """A worker with a token of its own (made at the first call) that has enrolled.
+
+        It dials `port`, that of a proxy say; the server's own if not given.
+        """
         kept = self.base / f"{name}.token"
         if not kept.exists():
             kept.write_text(self.token(name))
         worker = self._proc(
-            "worker", "connect", f"ws://127.0.0.1:{self.port}", "--json",
+            "worker", "connect", f"ws://127.0.0.1:{port or self.port}", "--json",
             "--token", kept.read_text(),
             "--cache-dir", str(self.base / f"cache-{name}"),
             *arguments,

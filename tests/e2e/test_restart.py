@@ -164,3 +164,23 @@ def test_the_process_list_never_shows_a_token(repo: Repo) -> None:
     shown = (Path("/proc") / str(worker.process.pid) / "cmdline").read_bytes()
     assert b"--token" in shown
     assert secret.encode() not in shown
+
+
+def test_a_restart_with_all_slots_of_forty_steps_under_way(repo: Repo) -> None:
+    _counting(repo, 40, 0.5)
+    server = repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
+    run = repo.start("workflow", "run", "count", "--server", repo.url, "--json")
+    worker.lines.kind("dispatch_finished", 4)
+    server.terminate(signal.SIGKILL)
+    # The outage itself: a second without anybody on the port.
+    time.sleep(1)
+    repo.serve()
+    out, _ = run.communicate(timeout=60)
+    view = json.loads(out[out.index("{\n") :])
+    assert (view["status"], view["counts"]["succeeded"]) == ("succeeded", 40)
+    ran = sorted(int(line) for line in (repo.base / "ran").read_text().split())
+    assert ran == list(range(40)), "each step ran exactly once"
+    events = _events(repo, view["id"])
+    texts = sorted(e["text"] for e in events if e["kind"] == "output")
+    assert texts == sorted(f"out-{number}\n" for number in range(40))

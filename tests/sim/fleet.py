@@ -32,6 +32,9 @@ STABLE_S = 35.0
 
 TRACE_LINES = 30
 
+SHARES_MODELS_EVERY = 3
+"""In one of so many worlds runs share models that few may call at once."""
+
 CRASH_AFTER_CUT = 0.3
 """How often a crash follows a cut at once, in a world with crashes: troubles come in pairs."""
 
@@ -142,7 +145,8 @@ class SimFleet:
 
     async def _start_run(self, number: int, at_s: float) -> None:
         world = self.world
-        workflow = draw_workflow(world.rng, f"w{number}")
+        shared = world.model_rng if world.seed % SHARES_MODELS_EVERY == 2 else None
+        workflow = draw_workflow(world.rng, f"w{number}", shared)
         for step, placed in is_placed(workflow).items():
             world.truth.placed[workflow.name, step] = placed
         await asyncio.sleep(at_s)

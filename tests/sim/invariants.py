@@ -13,6 +13,7 @@ from controllers.placement import available, matches
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Counts
 from datastore.kinds.dispatch import run_of
 from datastore.store import Store
+from sim.models import MODELS
 from sim.world import World
 from swamp.protocol import Ack, Dispatch, Enrolled, ToWorker
 
@@ -139,9 +140,33 @@ class Watchman:
             assert worker.status is not None
             if count > worker.status.capacity:
                 self._world.fail(f"promise 5: {count} live leases on {name}")
-        self._look_at_waiting(store, per_worker)
+        per_model = self._look_at_models(store)
+        self._look_at_waiting(store, per_worker, per_model)
 
-    def _look_at_waiting(self, store: Store, per_worker: Counter[str]) -> None:
+    def _look_at_models(self, store: Store) -> Counter[str]:
+        """The executions of each model by the records, never more than it takes at once.
+
+        Nor by the truth: but nobody waits for a runner that was cancelled on a lost machine.
+        """
+        leases = store.live(LEASES)
+        steps = [one for one in store.live(STEPS) if one.spec.placement is None and one.spec.call]
+        per_model = Counter([lease.spec.model for lease in leases])
+        per_model.update(step.spec.call.model for step in steps if step.spec.call)
+        really: Counter[str] = Counter()
+        for name in self._world.truth.running:
+            found = store.find(PENDING, name) or store.find(STEPS, name)
+            run = store.find(RUNS, run_of(name))
+            if found is not None and found.spec.call and run and not run.spec.cancel:
+                really[found.spec.call.model] += 1
+        for counted, what in ((per_model, "live executions"), (really, "runners")):
+            for model, count in counted.items():
+                if 0 < MODELS[model] < count:
+                    self._world.fail(f"model lock: {count} {what} of {model}")
+        return per_model
+
+    def _look_at_waiting(
+        self, store: Store, per_worker: Counter[str], per_model: Counter[str]
+    ) -> None:
         """No step waits while an eligible worker has a free slot."""
         now = self._world.loop.now
         free = [
@@ -155,6 +180,7 @@ class Watchman:
             pending.name: pending
             for pending in store.live(PENDING)
             if not pending.spec.cancel
+            and not 0 < MODELS[pending.spec.call.model] <= per_model[pending.spec.call.model]
             and any(matches(pending.spec.placement, worker) for worker in free)
         }
         for name in [name for name in self._could_run_since if name not in could_run]:

@@ -24,6 +24,7 @@ from sim.events import SimEvents
 from sim.invariants import Watchman
 from sim.journal import SimJournal, load
 from sim.local import SimLocalExecutor
+from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
 from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
@@ -35,7 +36,7 @@ GRACE_S = 60.0
 TOKEN = "fleet"
 SECRET = "s" * 64
 QUEUE_TIMEOUT_S = 150.0
-MODEL = {"name": "m", "type": "command/shell", "methods": {"execute": {"arguments": {"run": "x"}}}}
+METHODS = {"execute": {"arguments": {"run": "x"}}}
 
 
 class Unreachable(Exception):
@@ -226,7 +227,8 @@ class SimServer:
 
 
 def _find_model(name: str) -> ModelDefinition:
-    return model_from_source(MODEL)
+    source = {"name": name, "type": "command/shell", "concurrency": MODELS[name]}
+    return model_from_source({**source, "methods": METHODS})
 
 
 def _accept_call(call: Call) -> None:

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from datastore.definitions.workflow import Workflow, workflow_from_source
+from sim.models import MODELS
 from sim.worker import Machine
 
 POOLS = ("a", "b")
@@ -22,8 +23,11 @@ def draw_machines(rng: random.Random) -> list[Machine]:
     ]
 
 
-def draw_workflow(rng: random.Random, name: str) -> Workflow:
-    """A workflow of one to three jobs with one to five steps each."""
+def draw_workflow(rng: random.Random, name: str, models: random.Random | None = None) -> Workflow:
+    """A workflow of one to three jobs with one to five steps each.
+
+    Its steps call one model without a limit, or, with `models`, one of several with limits.
+    """
     jobs = [_job(rng, f"j{i}") for i in range(rng.choice((1, 1, 2, 3)))]
     for number, job in enumerate(jobs[1:]):
         if rng.random() < 0.5:
@@ -35,6 +39,9 @@ def draw_workflow(rng: random.Random, name: str) -> Workflow:
         source["priority"] = rng.randint(1, 5)
     if rng.random() < 0.3:
         source["labels"] = {"pool": rng.choice(POOLS)}
+    for step in [step for job in jobs for step in job["steps"] if models is not None]:
+        assert models is not None
+        step["task"] = {**TASK, "modelIdOrName": models.choice(tuple(MODELS))}
     # The model validates lists where it declares tuples, as it does for a parsed file.
     return workflow_from_source(source)
 

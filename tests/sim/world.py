@@ -78,6 +78,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.model_rng = random.Random(f"models {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self.clock = SimClock(self.loop)

@@ -86,7 +86,7 @@ def test_names_and_ids_are_found_whatever_the_files_are_called(repo: Repository)
 def test_an_empty_repository_has_nothing_and_no_problem(repo: Repository) -> None:
     repo.catalog.scan()
     assert (repo.names(), repo.problems()) == ([], [])
-    with pytest.raises(NotFound, match=r"^no model 'x'$"):
+    with pytest.raises(NotFound, match=r"^no model 'x'; see `swamp model list`$"):
         repo.catalog.fresh("model", "x")
 
 
@@ -206,7 +206,7 @@ def test_a_broken_file_is_named_to_who_asks_for_what_it_may_define(repo: Reposit
         "no workflow 'long-c'; a file that may define it has a problem: workflows/x.yaml:2:1: "
         "'description' of workflow 'long-c' must be a string, found a list"
     )
-    with pytest.raises(NotFound, match=r"^no workflow 'long'$"):
+    with pytest.raises(NotFound, match=r"^no workflow 'long'; see `swamp workflow list`$"):
         repo.catalog.workflow("long")
 
 

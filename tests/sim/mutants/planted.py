@@ -11,9 +11,11 @@ from unittest.mock import patch
 
 from controllers.controller import RESYNC_S
 from controllers.lease import Comparison, LeaseController
+from controllers.model_locks import ModelLocks
 from controllers.pool import WorkerPool
 from controllers.run.controller import RunController
 from controllers.run.live import LiveRun
+from controllers.scheduler import Scheduler
 from datastore.kinds import LEASES
 from swamp.protocol import Ack, ResultFrame, ToWorker, encode
 from swamp.serve.sessions import Session, Sessions
@@ -42,6 +44,20 @@ def decide_across_an_await() -> Iterator[None]:
         return read[worker]
 
     with patch.object(WorkerPool, "_load", load):
+        yield
+
+
+@contextmanager
+def ignore_the_lock_of_models() -> Iterator[None]:
+    """A step is started however many execute its model."""
+    with patch.object(ModelLocks, "full", lambda self, model, concurrency: False):
+        yield
+
+
+@contextmanager
+def forget_that_a_model_is_free() -> Iterator[None]:
+    """Nobody is woken when an execution of a model ends."""
+    with patch.object(Scheduler, "_wake_model", lambda self, model: None):
         yield
 
 
@@ -126,6 +142,8 @@ PLANTED = {
     "count a dispatch twice": Planted(count_a_dispatch_twice, "beside a free slot"),
     "decide across an await": Planted(decide_across_an_await, "live leases on"),
     "no resync": Planted(nothing, "not over|beside a free slot", resync_s=None),
+    "ignore the lock of models": Planted(ignore_the_lock_of_models, "model lock"),
+    "forget that a model is free": Planted(forget_that_a_model_is_free, "beside a free slot"),
     "acknowledge before the barrier": Planted(acknowledge_before_the_barrier, "promise 3"),
     "keep a lease that the worker lacks": Planted(keep_a_lease_that_the_worker_lacks, "not over"),
     "forget what an earlier process started": Planted(

@@ -1,5 +1,6 @@
 """`workflow` and `model`: list, show, validate."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ jobs:
     steps:
       - name: step
         task: {type: model_method, modelIdOrName: build, methodName: execute}
+inputs: {target: all}
 """
 MODEL = """\
 type: command/shell
@@ -25,6 +27,7 @@ methods:
     arguments:
       run: "make ${{ inputs.target }}"
 """
+OTHER = WORKFLOW.replace("deploy", "other").replace("fc786c30", "ac786c30")
 
 
 @pytest.fixture
@@ -97,7 +100,18 @@ def test_what_is_well_passes(written: Layout, swamp: Any) -> None:
     [
         ("a: 1\n\tb: 2\n", "workflows/bad.yaml:2:1: "),
         (WORKFLOW.replace("jobs:", "jbs:"), "workflows/bad.yaml:3:1: unknown key 'jbs'"),
-        (WORKFLOW.replace("deploy", "other"), "workflows/bad.yaml: workflow 'other' has the id of"),
+        (
+            OTHER.replace("modelIdOrName: build", "modelIdOrName: biuld"),
+            "workflows/bad.yaml:7:36: step 'step' of job 'job': no model 'biuld'; did you mean",
+        ),
+        (
+            OTHER.replace("methodName: execute", "methodName: exec"),
+            "workflows/bad.yaml:7:58: step 'step' of job 'job': command/shell has no method",
+        ),
+        (
+            OTHER.replace("execute}", "execute, inputs: {run: '${{ inputs.nope }}'}}"),
+            "workflows/bad.yaml:7:88: step 'step' of job 'job': `inputs.nope`: the workflow's",
+        ),
     ],
 )
 def test_a_bad_workflow_is_told_by_file_line_and_column(
@@ -133,10 +147,79 @@ def test_a_bad_model_is_told_by_file_line_and_column(
     assert result.out.startswith("models/command/shell/any.yaml:")
 
 
-def test_a_model_name_taken_twice_is_a_problem_of_the_second_file(
+@pytest.mark.parametrize("kind", ["workflow", "model"])
+def test_without_a_server_nobody_knows_which_of_two_with_one_name_is_in_force(
+    written: Layout, swamp: Any, kind: str
+) -> None:
+    folder, text = (written.workflows, WORKFLOW) if kind == "workflow" else (written.models, MODEL)
+    first = "workflows/any.yaml" if kind == "workflow" else "models/command/shell/any.yaml"
+    (folder / "z.yaml").write_text(text.replace("-43", "-44").replace("-4b", "-4c"))
+    undecided = "a server keeps the one that it knew first: rename one of the two"
+    result = swamp(kind, "validate")
+    assert (result.code, result.out.splitlines()[-1]) == (1, f"0 of 2 {kind}s are valid")
+    assert f"{kind}s/z.yaml: {kind} " in result.out
+    assert f"{first}: {kind}s/z.yaml has its name or id, too: {undecided}\n" in result.out
+    assert "stays in force" not in result.out + swamp(kind, "list").err
+    name = "deploy" if kind == "workflow" else "build"
+    assert swamp(kind, "show", name).err == (
+        f"{first} and {kind}s/z.yaml have one name or id; {undecided}\n"
+    )
+
+
+def test_a_server_says_which_of_two_with_one_name_is_in_force(
+    written: Layout, swamp: Any, server: Any
+) -> None:
+    (written.workflows / "z.yaml").write_text(WORKFLOW)
+    problem = "workflow 'deploy' is defined in workflows/z.yaml already, which stays in force"
+    server.answers["GET", "/api/v1/problems"] = (
+        200, [{"path": "workflows/any.yaml", "line": None, "column": None, "problem": problem}],
+    )  # fmt: skip
+    result = swamp("workflow", "validate")
+    assert result.out == f"workflows/any.yaml: {problem}\n1 of 2 workflows are valid\n"
+    shown = swamp("workflow", "show", "deploy")
+    assert shown.out.startswith("# workflows/z.yaml\n")
+    assert "the server has workflows/z.yaml in force" in shown.err
+    assert swamp("workflow", "list").err == f"not in force: workflows/any.yaml: {problem}\n"
+
+
+@pytest.mark.parametrize("kind", ["workflow", "model"])
+def test_an_odd_entry_is_a_problem_of_its_own_and_stops_nothing(
+    written: Layout, swamp: Any, kind: str
+) -> None:
+    folder = written.root / f"{kind}s"
+    (folder / "dir.yaml").mkdir()
+    (folder / "gone.yaml").symlink_to("nowhere")
+    (folder / "loop.yaml").symlink_to("loop.yaml")
+    os.mkfifo(folder / "pipe.yaml")
+    result = swamp(kind, "validate")
+    assert (result.code, result.out.splitlines()) == (
+        1,
+        [
+            f"{kind}s/dir.yaml: is a folder, expected a file",
+            f"{kind}s/gone.yaml: is a link to what is not there",
+            f"{kind}s/loop.yaml: cannot be read: Too many levels of symbolic links",
+            f"{kind}s/pipe.yaml: is no regular file",
+            f"1 of 5 {kind}s are valid",
+        ],
+    )
+    listed = swamp(kind, "list")
+    assert listed.code == 0
+    assert [line.split(":")[1].strip() for line in listed.err.splitlines()] == [
+        f"{kind}s/{name}.yaml" for name in ("dir", "gone", "loop", "pipe")
+    ]
+    name = "deploy" if kind == "workflow" else "build"
+    assert swamp(kind, "show", name).code == 0
+
+
+def test_a_name_that_is_near_is_proposed(written: Layout, swamp: Any) -> None:
+    assert "no workflow 'deplyo'; did you mean 'deploy'?" in swamp("workflow", "show", "deplyo").err
+
+
+def test_an_unknown_argument_of_a_model_is_found_when_its_value_is_an_expression(
     written: Layout, swamp: Any
 ) -> None:
-    (written.models / "z.yaml").write_text(MODEL.replace("bd83a14c", "ad83a14c"))
+    file = written.models / "command/shell/any.yaml"
+    file.write_text(MODEL.replace("run:", 'rnu: "${{ inputs.target }}"\n      run:'))
     result = swamp("model", "validate")
-    assert result.code == 1
-    assert "models/z.yaml: model 'build' is defined in models/command/shell/any.yaml" in result.out
+    assert result.out.startswith("models/command/shell/any.yaml:7:7: ")
+    assert "unknown argument 'rnu'" in result.out

@@ -100,7 +100,7 @@ def test_options_reach_the_worker_and_the_token_is_never_printed(
     assert options.cache_dir is None
 
 
-def test_a_refused_worker_is_exit_code_1_with_the_reason(
+def test_a_refused_worker_is_exit_code_3_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, swamp: Any
 ) -> None:
     async def run_worker(options: Any, report: Any) -> int:
@@ -109,5 +109,5 @@ def test_a_refused_worker_is_exit_code_1_with_the_reason(
 
     monkeypatch.setattr("swamp.worker.connect.run_worker", run_worker)
     result = swamp("worker", "connect", "ws://h:1", "--token", "t1.x", "--json")
-    assert result.code == 1
+    assert result.code == 3
     assert result.err == '{"error": "token \'t1\' does not match", "code": "worker_stopped"}\n'

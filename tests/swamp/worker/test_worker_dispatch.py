@@ -218,7 +218,7 @@ async def test_second_signal_kills_and_hands_the_results_over(
     await socket.expect(Drain)
     os.kill(os.getpid(), signal.SIGTERM)
     assert (await socket.result("d1")).outcome.reason == "worker_lost"
-    assert await worker.exit_code() == 1
+    assert await worker.exit_code() == 4
     assert worker.events[-1] == {"kind": "stopped", "reason": "signal"}
 
 
@@ -232,7 +232,7 @@ async def test_drain_timeout_does_not_wait_for_ever(
     await socket.send(Drain(reason="please"))
     assert (await socket.expect(Drain)).reason == "shutdown"
     await socket.result("d1")
-    assert await worker.exit_code() == 1
+    assert await worker.exit_code() == 4
 
 
 async def test_max_dispatches_and_idle_timeout_drain(

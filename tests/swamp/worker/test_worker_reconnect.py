@@ -234,3 +234,21 @@ async def test_unreachable_orchestrator_is_tried_again(start: Start) -> None:
     worker = start(url="ws://127.0.0.1:9")
     await worker.until("connecting", 3)
     assert "no connection to ws://127.0.0.1:9" in (await worker.until("disconnected"))["reason"]
+
+
+async def test_a_worker_with_work_comes_back_often_enough_for_its_window(
+    orchestrator: Orchestrator, start: Start, gate: Gate
+) -> None:
+    orchestrator.grace_s = 6.0
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await started(socket, "d1", f"read x < {gate}")
+    for count in range(1, 6):
+        socket.cut()
+        await worker.until("retrying", count)
+        socket = await orchestrator.enrolled(keep={"d1": 1})
+    delays_ms = [event["delayMs"] for event in worker.events if event["kind"] == "retrying"]
+    # These workers wait a hundredth of what they may: a sixth of the window, and no longer.
+    assert max(delays_ms) <= 10
+    gate.let_through()
+    assert (await socket.result("d1")).outcome.ok

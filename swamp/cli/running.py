@@ -1,0 +1,89 @@
+"""Runs one command and turns its errors into a line and an exit code.
+
+Exit codes: 0 all is well, 1 it failed, 2 wrong usage, 130 interrupted; a worker has more of them.
+With `--json` an error is one object on stderr, `{"error", "code"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import cast
+
+import typer
+
+from datastore.errors import SwampError
+from swamp.cli.app import app
+from swamp.cli.usage import plain_usage
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+# The parser's own errors: typer carries the class but does not export it.
+_ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+
+def run(given: list[str]) -> int:
+    """Run one command; its exit code. Errors have been printed."""
+    try:
+        code = _run(given, as_json="--json" in given)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone. Python would complain once more at exit without this.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return code
+
+
+def _run(arguments: list[str], as_json: bool) -> int:
+    parser = typer.main.get_command(app)
+    try:
+        result = parser.main(args=arguments, prog_name="swamp", standalone_mode=False)
+    except _ParserError as error:
+        return _fail(_usage(error), USAGE, "usage", as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except SwampError as error:
+        run_id = getattr(error, "run_id", None)
+        code = getattr(error, "exit_code", FAILED)
+        return _fail(str(error), code, _code(error), as_json, run_id)
+    except SystemExit as done:
+        # The options for the shell's completion end that way.
+        return done.code if isinstance(done.code, int) else OK
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _fail(_system(error), FAILED, "system", as_json)
+    return result if isinstance(result, int) else OK
+
+
+def _fail(message: str, code: int, name: str, as_json: bool, run: str | None = None) -> int:
+    if as_json:
+        told = {"error": message, "code": name} | ({"runId": run} if run is not None else {})
+        print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+    else:
+        print(f"Error: {message}", file=sys.stderr)
+    return code
+
+
+def _usage(error: Exception) -> str:
+    message = plain_usage(" ".join(str(error.format_message()).split()))  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = "swamp" if context is None else context.command_path
+    return f"{message.rstrip('.')} (see `{path} --help`)"
+
+
+def _code(error: SwampError) -> str:
+    """The server's word for it, else the name of the class in snake case."""
+    known = getattr(error, "code", None)
+    return known if isinstance(known, str) else _snake(type(error).__name__)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+def _system(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"{error.filename}: {reason}" if error.filename else reason

@@ -1,0 +1,51 @@
+"""Access tokens over HTTP: made, listed and revoked, by admins alone."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from aiohttp import web
+
+from datastore.kinds import ACCESS, Role
+from swamp import access_tokens
+from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.served import Served
+
+
+class AccessApi:
+    """Routes under `/api/v1/access`."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._store = served.store
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/v1/access", admin(self.tokens)),
+            web.post("/api/v1/access", admin(self.create)),
+            web.post("/api/v1/access/{name}/revoke", admin(self.revoke)),
+        ]
+
+    async def tokens(self, request: web.Request) -> web.Response:
+        now = self._served.clock.now()
+        return await told(self._store, access_tokens.access_list(self._store.list(ACCESS), now))
+
+    async def create(self, request: web.Request) -> web.Response:
+        refuse_if_degraded(self._store)
+        body = await body_of(request, {"name": str, "role": str, "durationS": (int, float)})
+        role, note = body["role"], body.get("note")
+        if role not in get_args(Role):
+            raise ApiError(400, "bad_request", f"role must be one of {', '.join(get_args(Role))}")
+        if not (0 < body["durationS"] <= access_tokens.DURATION_MOST_S):
+            raise ApiError(400, "bad_request", "durationS must be seconds, of at most 100 years")
+        if note is not None and not isinstance(note, str):
+            raise ApiError(400, "bad_request", "note must be text")
+        served = self._served
+        wanted = access_tokens.AccessRequest(body["name"], role, body["durationS"], note)
+        made = await access_tokens.create(self._store, served.layout, wanted, served.clock.now())
+        return await done(self._store, made, status=201)
+
+    async def revoke(self, request: web.Request) -> web.Response:
+        served, name = self._served, request.match_info["name"]
+        answer = await access_tokens.revoke(self._store, served.layout, name, served.clock.now())
+        return await done(self._store, answer)

@@ -1,0 +1,110 @@
+"""TLS for workers, steps and commands; certificates are made here, at run time."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from harness import Proc, Repo
+
+
+def certificate(folder: Path, name: str = "tls") -> tuple[str, str]:
+    """A certificate for this machine that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "swamp test")])
+    now = datetime.now(UTC)
+    here = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName(here), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / f"{name}.crt").write_bytes(made.public_bytes(pem))
+    (folder / f"{name}.key").write_bytes(key.private_bytes(pem, form, plain))
+    return str(folder / f"{name}.crt"), str(folder / f"{name}.key")
+
+
+def worker(repo: Repo, *arguments: str, wait: bool = True) -> Proc:
+    token = repo.token(f"w{len(repo.procs)}")
+    repo.env["SWAMP_WORKER_TOKEN"] = token
+    url = f"wss://127.0.0.1:{repo.port}"
+    started = repo._proc("worker", "connect", url, "--json", "--label", "pool=worker", *arguments)
+    if wait:
+        started.lines.kind("enrolled")
+    return started
+
+
+def test_workers_steps_and_commands_speak_tls(repo: Repo) -> None:
+    crt, key = certificate(repo.base)
+    server = repo.serve("--tls-cert", crt, "--tls-key", key)
+    url = server.lines.events[0]["url"]
+    assert url == f"https://127.0.0.1:{repo.port}"
+    strange = worker(repo, wait=False)
+    lost = strange.lines.kind("disconnected")
+    assert "is not trusted" in lost["reason"] and "--ca-cert" in lost["reason"]
+    strange.stop()
+
+    worker(repo, "--ca-cert", crt)
+    put = 'curl -fsS --cacert "$SWAMP_CA_CERT" -H "Authorization: Bearer $SWAMP_DATA_TOKEN"'
+    swamp_put = f"{sys.executable} -m swamp data put"
+    run = f"echo one | {put} -T - $SWAMP_DATA_URL/a; echo two | {swamp_put} b -"
+    model = {
+        "type": "model_method",
+        "modelType": "command/shell",
+        "modelName": "m",
+        "methodName": "execute",
+        "inputs": {"run": run, "outputs": ["a", "b"]},
+    }
+    steps = [{"name": "s", "task": model}]
+    document = {
+        "name": "w",
+        "labels": {"pool": "worker"},
+        "jobs": [{"name": "j", "steps": steps}],
+    }
+    repo.write("workflows/w.yaml", json.dumps(document))
+    done = repo.swamp("workflow", "run", "w", "--server", url, "--ca-cert", crt, code=None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert repo.swamp("data", "get", "m", "b").stdout.strip() == "two"
+
+    refused = repo.swamp("worker", "list", "--server", url, code=1).stderr
+    assert "is not trusted" in refused and len(refused.splitlines()) == 1
+    plain = repo.swamp("worker", "list", "--server", url.replace("https", "http"), code=1).stderr
+    assert len(plain.splitlines()) == 1
+    repo.env["SWAMP_CA_CERT"] = crt
+    listed = repo.json("worker", "list", "--server", url.replace("https", "wss"))
+    assert [one["status"] for one in listed["workers"]] == ["idle"]
+
+
+def test_files_that_do_not_do_are_told_in_one_line(repo: Repo) -> None:
+    certificate(repo.path, "a")
+    certificate(repo.path, "b")
+    (repo.path / "bad.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
+    for crt, key, code, said in (
+        ("a.crt", None, 2, "--tls-cert and --tls-key go together"),
+        (None, "a.key", 2, "--tls-cert and --tls-key go together"),
+        ("none.crt", "a.key", 1, "--tls-cert none.crt: No such file"),
+        ("a.crt", ".", 1, "--tls-key .: Is a directory"),
+        ("a.crt", "b.key", 1, "--tls-key b.key is not the key of --tls-cert a.crt"),
+        ("a.key", "a.key", 1, "--tls-cert a.key is no PEM file with a CERTIFICATE"),
+        ("bad.crt", "a.key", 1, "cannot be used"),
+    ):
+        given = ["--tls-cert", crt] if crt else []
+        given += ["--tls-key", key] if key else []
+        error = repo.swamp("serve", *given, code=code).stderr
+        assert said in error
+        assert len(error.splitlines()) == 1

@@ -1,0 +1,281 @@
+"""Hostile clients on the workers' socket: a typed close, and nothing is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from controllers.enrollment import EnrollmentController, Made, create_token
+from controllers.lease import LeaseController
+from datastore.clock import SystemClock
+from datastore.journal import Op
+from datastore.kinds import KINDS, LEASES, TOKENS, WORKERS, LeaseSpec, LeaseStatus, TokenSpec
+from datastore.record import Record
+from datastore.store import Store
+from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION
+from swamp.serve.gateway import Gateway
+from swamp.serve.sessions import Rules, Sessions
+
+AT = "2026-11-29T12:00:00.000Z"
+DISPATCH = "r.j.s.1"
+
+
+class AtOnce:
+    trouble = None
+
+    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
+        if on_durable is not None:
+            on_durable()
+
+
+class NoLog:
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+
+    def output(
+        self, run: str, dispatch: str, number: int, event: Any, written: Callable[[], None]
+    ) -> None:
+        self.pieces.append(event)
+
+    def output_count(self, run: str, dispatch: str) -> int:
+        return 0
+
+
+class Server:
+    """A gateway with two tokens of one machine, and a running dispatch of `box`."""
+
+    def __init__(self) -> None:
+        self.store, self.log = Store(KINDS.values(), AtOnce()), NoLog()
+        self.look = asyncio.Event()
+        self.look.set()
+        self.looked = asyncio.Event()
+        self.gone: asyncio.Queue[None] = asyncio.Queue()
+        """Has something for each socket that the server is through with."""
+        self.url = ""
+        self.http = aiohttp.ClientSession()
+        clock = SystemClock()
+        self.sessions = Sessions(self.store, self.log, Rules(60.0, {}, self._look))
+        leases = LeaseController(self.store, self.sessions, clock, grace_s=60.0)
+        uids = iter(range(1_000_000))
+        enrollment = EnrollmentController(self.store, self.sessions, clock, lambda: str(next(uids)))
+        self.sessions.bind(leases, enrollment, lambda worker: None)
+        for name in ("box", "evil"):
+            spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z")
+            create_token(self.store, name, spec, "secret", Made(name, clock.now()))
+
+    async def _look(self, name: str) -> None:
+        self.looked.set()
+        await self.look.wait()
+
+    def lease(self) -> None:
+        spec = LeaseSpec(
+            run="r", workflow="w", job="j", step="s",
+            worker="box", instance="i", model="m", method="execute",
+        )  # fmt: skip
+        status = LeaseStatus(state="bound", bound_at=AT)
+        self.store.commit([Record(LEASES, DISPATCH, "l", AT, spec, status)])
+
+    async def dial(self) -> aiohttp.ClientWebSocketResponse:
+        return await self.http.ws_connect(self.url, max_msg_size=0)
+
+    async def enrolled(self, token: str = "evil.secret") -> aiohttp.ClientWebSocketResponse:
+        socket = await self.dial()
+        await socket.send_json(hello(token=token))
+        assert json.loads((await socket.receive()).data)["type"] == "enrolled"
+        return socket
+
+    def untouched(self) -> bool:
+        """Whether no client has left anything."""
+        tokens = [token.status.enrollments for token in self.store.list(TOKENS) if token.status]
+        return not self.store.names(WORKERS) and tokens == [0, 0]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    app = web.Application()
+    gateway = Gateway(made.sessions, enroll_within_s=0.3)
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        try:
+            return await gateway.serve(request)
+        finally:
+            made.gone.put_nowait(None)
+
+    app.router.add_get("/", serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.2)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await made.http.close()
+    await runner.cleanup()
+
+
+def hello(**changes: Any) -> dict[str, Any]:
+    return {
+        "type": "enroll", "protocol": PROTOCOL_VERSION, "version": "1", "token": "evil.secret",
+        "instance": "i", "machine": "m", "platform": "linux", "arch": "x86_64", "capacity": 1,
+        **changes,
+    }  # fmt: skip
+
+
+def raw(socket: aiohttp.ClientWebSocketResponse) -> Any:
+    """What lies below the WebSocket."""
+    connection: Any = socket._response.connection
+    return connection.transport
+
+
+async def ends(socket: aiohttp.ClientWebSocketResponse) -> tuple[int | None, dict[str, Any]]:
+    """The code of the close, and the last frame before it."""
+    said: dict[str, Any] = {}
+    while True:
+        message = await socket.receive(timeout=5)
+        if message.type is not aiohttp.WSMsgType.TEXT:
+            await socket.close()
+            return socket.close_code, said
+        said = json.loads(message.data)
+
+
+DEEP = "[" * 100_000
+BAD_FIRST = {
+    "garbage": "\x00 what?",
+    "empty": "",
+    "number": "7",
+    "deep": DEEP,
+    "deep label": json.dumps(hello()).replace('"m"', DEEP),
+    "unknown type": '{"type":"hello"}',
+    "another frame": '{"type":"ping","n":1}',
+    "negative capacity": json.dumps(hello(capacity=-1)),
+    "no capacity": json.dumps(hello(capacity=0)),
+    "absurd capacity": json.dumps(hello(capacity=10**9)),
+    "capacity beyond numbers": json.dumps(hello()).replace('"capacity": 1', '"capacity": 1e999'),
+    "thousands of labels": json.dumps(hello(labels={str(n): "x" for n in range(5000)})),
+    "a huge label": json.dumps(hello(labels={"pool": "x" * 10_000})),
+    "unknown field": json.dumps(hello(admin=True)),
+}
+
+
+@pytest.mark.parametrize("text", BAD_FIRST.values(), ids=BAD_FIRST)
+async def test_a_first_frame_that_is_none_is_refused(server: Server, text: str) -> None:
+    socket = await server.dial()
+    await socket.send_str(text)
+    code, said = await ends(socket)
+    assert (code, said["code"], said["permanent"]) == (4001, "bad_frame", True)
+    assert len(said["message"]) < 300
+    assert server.untouched()
+
+
+async def test_binary_and_huge_frames_have_their_own_codes(server: Server) -> None:
+    socket = await server.dial()
+    await socket.send_bytes(json.dumps(hello()).encode())
+    assert (await ends(socket))[0] == 1003
+    socket = await server.dial()
+    # Its size alone is enough: the server does not wait for what it would not take.
+    raw(socket).write(b"\x81\xff" + (FRAME_MAX_BYTES + 1).to_bytes(8, "big") + bytes(4))
+    assert (await ends(socket))[0] == 1009
+    assert server.untouched()
+
+
+async def test_who_never_enrolls_is_closed(server: Server) -> None:
+    assert (await ends(await server.dial()))[0] == 4002
+    assert server.untouched()
+
+
+async def test_another_version_is_told_both_versions(server: Server) -> None:
+    socket = await server.dial()
+    await socket.send_json({"type": "enroll", "protocol": 99, "version": "7.1", "new": [1]})
+    code, said = await ends(socket)
+    assert (code, said["code"]) == (4000, "protocol_mismatch")
+    assert "protocol 99 (swamp 7.1)" in said["message"]
+    assert f"protocol {PROTOCOL_VERSION}:" in said["message"]
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [("nobody.secret", "token_not_found"), ("evil.wrong", "token_mismatch"), ("evil", None)],
+)
+async def test_a_wrong_token_makes_nothing(server: Server, token: str, code: str | None) -> None:
+    socket = await server.dial()
+    await socket.send_json(hello(token=token))
+    closed, said = await ends(socket)
+    assert (closed, said["permanent"]) == (4000, True)
+    assert said["code"] == (code or "token_not_found")
+    assert "secret" not in said["message"] or "does not match" in said["message"]
+    assert server.untouched()
+
+
+async def test_who_fails_often_is_put_off_but_never_whoever_has_the_secret(server: Server) -> None:
+    for number in range(12):
+        socket = await server.dial()
+        await socket.send_json(hello(token="evil.wrong"))
+        said = (await ends(socket))[1]
+        expected = "token_mismatch" if number < 10 else "too_many_attempts"
+        assert said["code"] == expected
+    assert (said["permanent"], 0 < said["retryAfterMs"] <= 60_001) == (False, True)
+    await (await server.enrolled()).close()
+
+
+async def test_a_client_that_gives_up_while_it_enrolls_costs_nothing(server: Server) -> None:
+    server.look.clear()
+    for goodbye in (True, False):
+        server.looked.clear()
+        socket = await server.dial()
+        await socket.send_json(hello())
+        await server.looked.wait()
+        if goodbye:
+            await socket.close()
+        else:
+            raw(socket).abort()
+        async with asyncio.timeout(5):
+            await server.gone.get()
+    server.look.set()
+    assert server.untouched()
+
+
+async def test_a_second_enroll_and_garbage_end_the_session(server: Server) -> None:
+    output = {"type": "output", "dispatch": "d", "stream": "stdout"}
+    for text in (
+        json.dumps(hello()),
+        "{}",
+        DEEP,
+        json.dumps({**output, "seq": -1}),
+        json.dumps({**output, "seq": 1, "data": "%"}),
+    ):
+        socket = await server.enrolled()
+        await socket.send_str(text)
+        assert (await ends(socket))[0] == 4001
+        assert server.sessions.session("evil") is None
+    socket = await server.enrolled()
+    await socket.send_bytes(b"x")
+    assert (await ends(socket))[0] == 1003
+
+
+async def test_replies_for_the_lease_of_another_touch_nothing(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    await server.enrolled("box.secret")
+    server.lease()
+    before = server.store.get(LEASES, DISPATCH)
+    evil = await server.enrolled()
+    outcome = {"ok": True, "reason": "completed"}
+    with caplog.at_level(logging.WARNING):
+        for frame in (
+            {"type": "accepted"},
+            {"type": "refused", "reason": "worker_busy"},
+            {"type": "output", "seq": 1, "stream": "stdout", "text": "forged"},
+            {"type": "result", "outcome": outcome},
+        ):
+            await evil.send_json({**frame, "dispatch": DISPATCH})
+        await evil.send_json({"type": "ping", "n": 5})
+        assert json.loads((await evil.receive()).data) == {"type": "pong", "n": 5}
+    assert server.store.get(LEASES, DISPATCH) == before
+    assert server.log.pieces == []
+    assert len([one for one in caplog.records if "ignored" in one.message]) == 1
