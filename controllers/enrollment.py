@@ -270,6 +270,11 @@ class EnrollmentController:
             status = worker.status.model_copy(update={"draining": True})
             self._store.commit([worker.with_status(status)])
 
+    def all_gone(self) -> None:
+        """This process stops: no worker is connected to it any more."""
+        for worker in self._store.live(WORKERS):
+            self._look_at_worker(worker.name)
+
     # -- workers ---------------------------------------------------------------------------------
 
     def _look_at_worker(self, name: str) -> None:

@@ -198,7 +198,11 @@ class LeaseController:
         if lease.status.state == "bound":
             self._activate(lease)
             lease = self._store.get(LEASES, name)
-        self._end(lease, "completed" if outcome.ok else "failed", outcome.reason, outcome)
+        if outcome.reason == "worker_lost":
+            # The worker stopped before the runner had ended: no result of the step's own.
+            self._lose(lease, f"{WORKER_LOST}: it was stopped while the step ran")
+        else:
+            self._end(lease, "completed" if outcome.ok else "failed", outcome.reason, outcome)
         return True
 
     def first_write(self, worker: str, name: str) -> bool:

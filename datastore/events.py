@@ -74,6 +74,7 @@ class EventLog:
         self._clock = clock
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
+        self._over = False
         self._loop = asyncio.get_running_loop()
         self._lines: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
@@ -305,7 +306,7 @@ class EventLog:
                 if lot:
                     position += len(lot)
                     yield lot
-                elif log.ended or not follow:
+                elif log.ended or not follow or self._over:
                     return
                 elif not await _within(news, 10.0):
                     yield []
@@ -335,6 +336,12 @@ class EventLog:
             if not lot:
                 return
             yield lot
+
+    def end_readers(self) -> None:
+        """Let those who follow come to their end: nothing more is published here."""
+        self._over = True
+        for log in self._logs.values():
+            log.news.set()
 
     def close(self) -> None:
         """Write what is waiting and end. Blocking."""

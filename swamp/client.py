@@ -148,6 +148,11 @@ class Client:
         self._sleep = sleep
         self._now = now
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is the server of a repository of this machine, asked over its socket."""
+        return self._address.socket is not None
+
     def get(self, path: str, **query: Any) -> Any:
         """The JSON answer; parameters that are None are left out. ServerError, Unreachable."""
         given = {key: value for key, value in query.items() if value is not None}

@@ -22,7 +22,7 @@ from datastore.errors import AlreadyExists, DatastoreError, InvalidFile
 from datastore.ids import uuid7
 from datastore.kinds import TOKENS, TokenSpec
 from datastore.layout import Layout
-from datastore.record import API_VERSION, Kind, is_record_name
+from datastore.record import API_VERSION, NAME_MAX_BYTES, Kind, is_record_name
 from datastore.store import Store
 from datastore.yaml_edit import new_file, set_field
 
@@ -95,6 +95,11 @@ async def revoke(store: Store, layout: Layout, name: str, now: datetime) -> dict
 
 def check_name(name: str) -> None:
     """InvalidToken for a name that no token can have."""
+    if len(name.encode()) > NAME_MAX_BYTES:
+        raise InvalidToken(
+            f"'{name[:40]}…' cannot name a token: it has {len(name.encode())} bytes, at most "
+            f"{NAME_MAX_BYTES} fit"
+        )
     # The first dot ends the name in `<name>.<secret>`.
     if "." in name or not is_record_name(name):
         raise InvalidToken(

@@ -114,7 +114,7 @@ class StepKeeper:
             if live.cancelled and not pending.spec.cancel:
                 self._store.commit([pending.with_spec(cancel=True)])
             elif status is not None:
-                self.tell.queued(live, key, pending)
+                self.tell.queued(live, key, pending, self._lost_before(pending))
             return
         assert status is not None
         if status.state == "timed_out" or (status.error is not None and not live.cancelled):
@@ -134,7 +134,7 @@ class StepKeeper:
                 self._store.commit([lease.with_spec(cancel=True)])
             self._mark_running(live, key, pending, lease)
             if status.state != "bound":
-                self.tell.dispatched(live, key, lease)
+                self.tell.dispatched(live, key, lease, self._lost_before(pending))
             return
         live.running.discard(live.step_name(key))
         outcome = status.outcome
@@ -151,6 +151,23 @@ class StepKeeper:
             self._end(live, key, "failed", error=error, lease=lease)
         else:
             self._new_episode(live, key, pending)
+
+    def _lost_before(self, pending: Pending) -> str | None:
+        """Why the step's episode before this one ended without a result; None if it is the first.
+
+        `worker w1 was lost (its process died)`, `worker w1 refused (busy)`.
+        """
+        episode = pending.spec.episode
+        if episode == 1:
+            return None
+        base = pending.name.rpartition(".")[0]
+        lease = self._store.find(LEASES, f"{base}.{episode - 1}")
+        if lease is None or lease.status is None:
+            before = self._store.find(PENDING, f"{base}.{episode - 1}")
+            return before.status.reason if before is not None and before.status else None
+        verb = "refused it" if lease.state == "refused" else "was lost"
+        why = (lease.status.reason or "").removeprefix("worker lost: ")
+        return f"worker {lease.spec.worker} {verb}" + (f" ({why})" if why else "")
 
     def _lost_too_often(self, pending: Pending) -> bool:
         if pending.spec.episode < LOST_MOST:

@@ -100,8 +100,11 @@ class StepTeller:
         """The orchestrator cannot run the step itself yet: its model is held."""
         self._emit(live, f"held/{key[0]}/{key[1]}", "step_waiting", key, reason=reason)
 
-    def queued(self, live: LiveRun, key: StepKey, pending: Pending) -> None:
-        """Nobody could take the step; once per episode, then whenever the reason has changed."""
+    def queued(self, live: LiveRun, key: StepKey, pending: Pending, lost: str | None) -> None:
+        """Nobody could take the step; once per episode, then whenever the reason has changed.
+
+        `lost` is why the episode before ended, if there was one.
+        """
         status = pending.status
         assert status is not None
         if status.reason_changes:
@@ -119,10 +122,11 @@ class StepTeller:
             reason=status.reason,
             dispatch=pending.name,
             episode=pending.spec.episode,
+            **_why(lost),
         )
 
-    def dispatched(self, live: LiveRun, key: StepKey, lease: Lease) -> None:
-        """A worker has accepted the step."""
+    def dispatched(self, live: LiveRun, key: StepKey, lease: Lease, lost: str | None) -> None:
+        """A worker has accepted the step; `lost` as above."""
         self._emit(
             live,
             f"dispatched/{lease.name}",
@@ -130,6 +134,7 @@ class StepTeller:
             key,
             worker=lease.spec.worker,
             dispatch=lease.name,
+            **_why(lost),
         )
 
     def skipped(self, live: LiveRun, key: StepKey, reason: str) -> None:
@@ -155,3 +160,7 @@ class StepTeller:
 
     def _emit(self, live: LiveRun, event: str, kind: str, key: StepKey, **fields: Any) -> None:
         self._events.emit(live.run, event, kind, job=key[0], step=key[1], **fields)
+
+
+def _why(lost: str | None) -> dict[str, str]:
+    return {} if lost is None else {"lost": lost}

@@ -49,6 +49,10 @@ def _flag_or_names(value: Any) -> bool | tuple[str, ...]:
     raise refusal(f"must be true, false or a list of property names, found {shown(value)}")
 
 
+class _Inside(ValueError):
+    """A value whose inside does not fit: the message says which part must be what."""
+
+
 class Declaration(Written):
     """One input: its type, default, allowed values; `items` and `properties` look inside it."""
 
@@ -70,6 +74,8 @@ class Declaration(Written):
         if self.default is not None and not is_expression(self.default):
             try:
                 _checked(self, self.default)
+            except _Inside as error:
+                raise refusal(f"does not fit: {error}", "default") from error
             except ValueError as error:
                 raise refusal(f"must be {error}", "default") from error
         return self
@@ -169,6 +175,8 @@ def _default(declaration: Declaration) -> Any:
 def _value(name: str, declaration: Declaration, given: Any, owner: str) -> Any:
     try:
         return _checked(declaration, given)
+    except _Inside as error:
+        raise InputError(f"input '{name}' of {owner}: {error}") from error
     except ValueError as error:
         raise InputError(f"input '{name}' of {owner} must be {error}") from error
 
@@ -182,7 +190,7 @@ def _checked(declaration: Declaration, given: Any) -> Any:
         raise ValueError(f"{_expected(declaration)}, found {shown(given)}")
     if isinstance(value, list) and declaration.items is not None:
         item = declaration.items
-        return [_inside(f"entry {index}", item, one) for index, one in enumerate(value)]
+        return [_inside(f"entry {number}", item, one) for number, one in enumerate(value, 1)]
     if isinstance(value, dict) and declaration.properties is not None:
         return _checked_object(declaration, value)
     return value
@@ -203,8 +211,10 @@ def _checked_object(declaration: Declaration, value: dict[str, Any]) -> dict[str
 def _inside(where: str, declaration: Declaration, value: Any) -> Any:
     try:
         return _checked(declaration, value)
+    except _Inside as error:
+        raise _Inside(f"in {where}, {error}") from error
     except ValueError as error:
-        raise ValueError(f"right inside: {where} must be {error}") from error
+        raise _Inside(f"{where} must be {error}") from error
 
 
 def _expected(declaration: Declaration) -> str:

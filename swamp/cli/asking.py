@@ -37,12 +37,11 @@ def ask(
 ) -> Asked:
     """Write the fields into the record's desired file and have the server take them over."""
     from datastore.desired_edit import ask as write
-    from swamp.client import local_client
 
     layout = console.layout()
     write(layout, kind, name, {key: v for key, v in fields.items() if v is not None}, comment)
     path = layout.shown(layout.desired(kind.folder) / f"{name}.yaml")
-    client = local_client(layout)
+    client = console.local_server(layout)
     if client is None:
         return Asked(name, path, None)
     answer = client.post(f"/api/v1/desired/{kind.folder}/{quote(name, safe='')}/look")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datastore.errors import InvalidFile, NotFound, SwampError
+from swamp.cli.console import Console
 
 if TYPE_CHECKING:
     from datastore.definitions import Catalog, Finding
@@ -72,13 +73,13 @@ def chosen(files: Iterable[Looked], kind: str, name: str | None) -> list[Looked]
     return found
 
 
-def in_force(layout: Layout, files: list[Looked]) -> tuple[Looked, str | None]:
+def in_force(console: Console, files: list[Looked]) -> tuple[Looked, str | None]:
     """Which of the files to show, and a remark where another one has the same name."""
     readable = [file for file in files if file.document is not None] or files
     if len(readable) == 1:
         return readable[0], None
     paths = " and ".join(file.path for file in readable)
-    refused = _refused_by_server(layout)
+    refused = _refused_by_server(console)
     kept = [file for file in readable if refused is not None and file.path not in refused]
     if len(kept) == 1:
         return kept[0], f"{paths} have one name or id; the server has {kept[0].path} in force"
@@ -110,9 +111,9 @@ def broken(problem: InvalidFile) -> dict[str, Any]:
     return view
 
 
-def add_rivals(layout: Layout, catalog: Catalog, results: list[dict[str, Any]]) -> None:
+def add_rivals(console: Console, catalog: Catalog, results: list[dict[str, Any]]) -> None:
     """Add to each result of a valid file what only all files together show: a name taken twice."""
-    problems = rivals(layout, catalog)
+    problems = rivals(console, catalog)
     for result in results:
         if result["passed"] and result["path"] in problems:
             problem = problems[result["path"]]
@@ -121,7 +122,7 @@ def add_rivals(layout: Layout, catalog: Catalog, results: list[dict[str, Any]]) 
             result["passed"] = False
 
 
-def rivals(layout: Layout, catalog: Catalog) -> dict[str, str]:
+def rivals(console: Console, catalog: Catalog) -> dict[str, str]:
     """By path what is wrong with files whose name or id another has, in the words of the server.
 
     Without a server that knows, both are wrong: nobody here can tell which one is in force.
@@ -129,7 +130,7 @@ def rivals(layout: Layout, catalog: Catalog) -> dict[str, str]:
     from datastore.definitions.view import NameTaken
 
     taken = [problem for problem in catalog.problems() if isinstance(problem, NameTaken)]
-    said = (_refused_by_server(layout) if taken else None) or {}
+    said = (_refused_by_server(console) if taken else None) or {}
     problems: dict[str, str] = {}
     for one in taken:
         known = {path: said[path] for path in (one.path, one.rival) if path in said}
@@ -141,22 +142,20 @@ def rivals(layout: Layout, catalog: Catalog) -> dict[str, str]:
     return problems
 
 
-def problem_lines(layout: Layout, catalog: Catalog, folder: str) -> list[str]:
+def problem_lines(console: Console, catalog: Catalog, folder: str) -> list[str]:
     """What is wrong with the files of one folder, a line for each, by path."""
     from datastore.definitions.view import NameTaken
 
-    lines = {path: f"{path}: {problem}" for path, problem in rivals(layout, catalog).items()}
+    lines = {path: f"{path}: {problem}" for path, problem in rivals(console, catalog).items()}
     for one in catalog.problems():
         if not isinstance(one, NameTaken):
             lines[one.path] = str(one)
     return [lines[path] for path in sorted(lines) if path.startswith(f"{folder}/")]
 
 
-def _refused_by_server(layout: Layout) -> dict[str, str] | None:
+def _refused_by_server(console: Console) -> dict[str, str] | None:
     """What the running server says is wrong, by path; None without one that answers."""
-    from swamp.client import local_client
-
-    client = local_client(layout)
+    client = console.local_server(console.layout())
     if client is None:
         return None
     try:

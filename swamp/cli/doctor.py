@@ -31,10 +31,10 @@ _WIDTH = len("permissions")
 
 
 def doctor(console: Console) -> None:
-    from swamp.client import Unreachable, local_client
+    from swamp.client import Unreachable
 
     layout = console.layout()
-    client = local_client(layout)
+    client = console.local_server(layout)
     health = None
     if client is not None:
         try:

@@ -36,8 +36,7 @@ _COLUMNS = ("NAME", "TYPE", "METHODS")
 def list_models(console: Console) -> None:
     from datastore.definitions import Catalog
 
-    layout = console.layout()
-    catalog = Catalog(layout.root)
+    catalog = Catalog(console.layout().root)
     catalog.scan()
     results = [
         {
@@ -48,7 +47,7 @@ def list_models(console: Console) -> None:
         }
         for model in catalog.models()
     ]
-    problems = problem_lines(layout, catalog, "models")
+    problems = problem_lines(console, catalog, "models")
     document = {"results": results, "problems": problems}
     console.show(document, _list_lines(results))
     for problem in problems:
@@ -64,7 +63,7 @@ def show(
 ) -> None:
     layout = console.layout()
     found = chosen(look_at_all(layout, layout.models), "model", name)
-    file, remark = in_force(layout, found)
+    file, remark = in_force(console, found)
     if file.document is None:
         assert file.problem is not None
         raise file.problem
@@ -99,7 +98,7 @@ def validate(
     results = [_checked(file) for file in files]
     catalog = Catalog(layout.root)
     catalog.scan()
-    add_rivals(layout, catalog, results)
+    add_rivals(console, catalog, results)
     passed = [result for result in results if result["passed"]]
     document = {
         "models": results,

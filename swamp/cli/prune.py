@@ -41,12 +41,11 @@ def prune(
 ) -> None:
     from controllers.retention import Keep
     from swamp.cli.settings import kept
-    from swamp.client import local_client
 
     for_s = optional_seconds("--older-than", older_than)
     layout = console.layout()
     wanted = kept(layout) if keep is None and for_s is None else Keep(keep, for_s)
-    client = local_client(layout)
+    client = console.local_server(layout)
     if client is None:
         document = _prune_here(layout, wanted, dry_run=dry_run)
     else:

@@ -19,6 +19,7 @@ from swamp.cli.table import table
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
+    from swamp.client import Client
 
 app = group("Runs are executions of workflows. They belong to the server and survive its clients.")
 
@@ -62,7 +63,14 @@ def list_runs(
         document = _recorded_runs(console.layout(), workflow, status, limit)
     else:
         document = client.get("/api/v1/runs", workflow=workflow, status=status, limit=limit)
-    console.show(document, _run_lines(document["runs"]))
+    runs = document["runs"]
+    if runs or not (workflow or status):
+        console.show(document, _run_lines(runs))
+    else:
+        chosen = " and ".join([f"of workflow '{workflow}'"] * bool(workflow)
+                              + [f"in status {status}"] * bool(status))  # fmt: skip
+        console.show(document, [f"No run {chosen}; see `swamp run list`"])
+    console.recorded(any(run["status"] == "running" for run in runs))
 
 
 @command(
@@ -74,17 +82,17 @@ def list_runs(
     ),
 )
 def show(console: Console, run: RunId, server: Server = None) -> None:
+    _path(run)
     client = console.server(server)
-    if client is not None:
-        view = client.get(f"/api/v1/runs/{quote(run, safe='')}")
-        console.show(view, _view_lines(view))
-        return
-    layout = console.layout()
-    recorded = _recorded_run(layout, run)
-    if recorded is not None:
-        console.show(recorded, _view_lines(recorded))
+    if client is None:
+        view = _recorded_run(console.layout(), run)
     else:
-        _show_story(console, layout, run)
+        view = _told_run(console, client, run)
+    if view is None:
+        _show_story(console, console.layout(), run)
+        return
+    console.show(view, _view_lines(view))
+    console.recorded(view["status"] == "running")
 
 
 @command(
@@ -113,8 +121,9 @@ def watch(
     from swamp.cli.follow import Watch, follow
     from swamp.cli.run_lines import RunLines
 
+    path = _path(run)
     client = console.needed_server(server)
-    view = client.get(f"/api/v1/runs/{quote(run, safe='')}")
+    view = client.get(path)
     jobs = tuple(job["name"] for job in view["jobs"])
     lines = RunLines(view["workflowName"], jobs, verbose=console.verbose)
     follow(console, Watch(client, view["id"], first - 1, on_interrupt, server), lines)
@@ -134,10 +143,33 @@ def cancel(
     reason: Annotated[str | None, typer.Option(help="Why, for those who look later.")] = None,
     server: Server = None,
 ) -> None:
+    path = _path(run)
     client = console.needed_server(server)
     body = {} if reason is None else {"reason": reason}
-    answer = client.post(f"/api/v1/runs/{quote(run, safe='')}/cancel", body)
+    answer = client.post(f"{path}/cancel", body)
     console.show(answer, [f"Run {answer['runId']} ({answer['workflowName']}): {answer['status']}"])
+
+
+def _path(run: str) -> str:
+    """Where the API has the run; a usage error for no id."""
+    if not run.strip():
+        raise typer.BadParameter("ID is empty: give the run's id, see `swamp run list`")
+    return f"/api/v1/runs/{quote(run, safe='')}"
+
+
+def _told_run(console: Console, client: Client, run: str) -> dict[str, Any] | None:
+    """What the server tells of the run; None if its records have gone and its story is here."""
+    from datastore.reader import read_story
+    from swamp.client import ServerError
+
+    try:
+        view: dict[str, Any] = client.get(_path(run))
+    except ServerError as error:
+        is_gone = error.code == "run_not_found" and client.is_local
+        if not is_gone or read_story(console.layout(), run) is None:
+            raise
+        return None
+    return view
 
 
 def _recorded_runs(

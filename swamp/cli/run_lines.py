@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from swamp.cli.durations import show_duration
@@ -20,6 +20,12 @@ QUIET_S = 10.0
 
 NEVER_RAN = "not_started"
 """The reason of a failed step that no runner was started for, say after a queue timeout."""
+
+QUEUED_SHOWN = 5
+"""So many waiting steps of a job are named; the others are counted."""
+
+COUNT_AFTER_S, COUNT_EVERY_S = 1.0, 30.0
+"""How soon the others are counted at first, and how rarely their count is told again."""
 
 _LINE_MAX = 8192
 
@@ -34,6 +40,13 @@ class _JobState:
     said_at: datetime
     unfinished: set[str] = field(default_factory=set)
     reason: str | None = None
+    waiting: dict[str, bool] = field(default_factory=dict)
+    """The steps that wait for a worker, and whether a line said so."""
+    count_at: datetime | None = None
+    """When to count those that no line was about."""
+    counted: int = 0
+    again: set[str] = field(default_factory=set)
+    """Steps that were said to wait again."""
 
 
 class RunLines:
@@ -61,6 +74,8 @@ class RunLines:
         show = getattr(self, f"_{event['kind']}", None)
         lines: list[str] = [] if show is None else show(event)
         job = self._jobs.get(event.get("job", ""))
+        if job is not None:
+            lines += self._count(event["job"], job)
         if job is not None and lines:
             job.said_at = self._now()
         return lines
@@ -70,7 +85,11 @@ class RunLines:
         now = self._now()
         lines = []
         for name, job in self._jobs.items():
-            if job.unfinished and (now - job.said_at).total_seconds() >= QUIET_S:
+            counted = self._count(name, job)
+            if counted:
+                job.said_at = now
+                lines += counted
+            elif job.unfinished and (now - job.said_at).total_seconds() >= QUIET_S:
                 job.said_at = now
                 elapsed = max(0, int((now - job.started_at).total_seconds()))
                 lines.append(self._line(name, f"Still running... [{elapsed}s elapsed]"))
@@ -119,8 +138,34 @@ class RunLines:
         return [self._of(event, f"{what} · start {_time(event)}")]
 
     def _step_queued(self, event: Event) -> list[str]:
-        waiting = f"queued, waiting for worker matching {event['requirement']}"
-        return [self._of(event, waiting), *self._step_waiting(event)]
+        job, step = self._job(event), event["step"]
+        lines = []
+        if event.get("episode", 1) > 1:
+            job.again.add(step)
+            job.waiting[step] = True
+            lines = [self._of(event, f"{step} waits again{_after(event)}")]
+        elif len(job.waiting) < QUEUED_SHOWN:
+            job.waiting[step] = True
+            # Where a job has one step under way it need not be named.
+            named = f"{step} " if len(job.unfinished | {step}) > 1 else ""
+            text = f"{named}queued, waiting for worker matching {event['requirement']}"
+            lines = [self._of(event, text)]
+        else:
+            job.waiting[step] = False
+            job.count_at = job.count_at or self._now() + timedelta(seconds=COUNT_AFTER_S)
+        return [*lines, *self._step_waiting(event)]
+
+    def _count(self, name: str, job: _JobState) -> list[str]:
+        """How many more wait than were named, if that is due and new."""
+        now = self._now()
+        if job.count_at is None or now < job.count_at:
+            return []
+        job.count_at = now + timedelta(seconds=COUNT_EVERY_S)
+        before, job.counted = job.counted, sum(not said for said in job.waiting.values())
+        more = job.counted
+        if more in (0, before):
+            return []
+        return [self._line(name, f"… and {more:,} more wait{'s' if more == 1 else ''}")]
 
     def _step_waiting(self, event: Event) -> list[str]:
         # Said once for all steps of the job that wait for the same reason.
@@ -131,10 +176,18 @@ class RunLines:
         return [self._of(event, f"  {reason}")]
 
     def _step_dispatched(self, event: Event) -> list[str]:
-        self._job(event).reason = None
+        job, step = self._job(event), event["step"]
+        job.reason = None
+        job.waiting.pop(step, None)
+        was_told = step in job.again
+        job.again.discard(step)
+        if "lost" in event and not was_told:
+            # It found a worker at once: nothing has told yet that it runs a second time.
+            text = f"{step} runs again on {event['worker']}{_after(event)}"
+            return [self._of(event, text)]
         if not self._verbose:
             return []
-        return [self._of(event, f"running {event['step']} on {event['worker']}")]
+        return [self._of(event, f"running {step} on {event['worker']}")]
 
     def _step_completed(self, event: Event) -> list[str]:
         return self._ended(event, f"done {event['step']} in {_took(event)}")
@@ -157,7 +210,9 @@ class RunLines:
         return self._ended(event, f"cancelled {event['step']} after {_took(event)}")
 
     def _ended(self, event: Event, text: str) -> list[str]:
-        self._job(event).unfinished.discard(event["step"])
+        job = self._job(event)
+        job.unfinished.discard(event["step"])
+        job.waiting.pop(event["step"], None)
         left = [key for key in self._partial if key[:2] == (event["job"], event["step"])]
         lines = [self._said(event, self._partial.pop(key)) for key in left]
         return [*lines, self._of(event, f"{text} · {_time(event)}")]
@@ -198,6 +253,10 @@ def _time(event: Event) -> str:
 
 def _took(event: Event) -> str:
     return show_duration(event["durationMs"] / 1000)
+
+
+def _after(event: Event) -> str:
+    return f": {event['lost']}" if event.get("lost") else ""
 
 
 def _because(event: Event) -> str:

@@ -46,11 +46,9 @@ def create(
         str, typer.Option(metavar="N|unlimited", help="How many machines may enroll with it.")
     ] = "1",
 ) -> None:
-    from swamp.client import local_client
-
     duration_s, most = seconds("--duration", duration), _most(max_enrollments)
     layout = console.layout()
-    client = local_client(layout)
+    client = console.local_server(layout)
     if client is not None:
         body = {"name": name, "durationS": duration_s, "maxEnrollments": most}
         document = client.post("/api/v1/tokens", body)
@@ -75,6 +73,7 @@ def list_tokens(console: Console) -> None:
     client = console.server(None)
     document = _recorded(console.layout()) if client is None else client.get("/api/v1/tokens")
     console.show(document, _lines(document))
+    console.recorded(any(one["effectiveState"] == "active" for one in document))
 
 
 @command(
@@ -86,10 +85,8 @@ def list_tokens(console: Console) -> None:
     ),
 )
 def revoke(console: Console, name: TokenName) -> None:
-    from swamp.client import local_client
-
     layout = console.layout()
-    client = local_client(layout)
+    client = console.local_server(layout)
     if client is not None:
         document = client.post(f"/api/v1/tokens/{quote(name, safe='')}/revoke")
     else:

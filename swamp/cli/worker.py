@@ -39,6 +39,7 @@ def list_workers(
     else:
         document = client.get("/api/v1/workers", all=1 if show_all else None)
     console.show(document, _worker_lines(document))
+    console.recorded(any(one["status"] != "disconnected" for one in document["workers"]))
 
 
 def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:

@@ -77,7 +77,8 @@ def queue(
         found = _recorded(console) if client is None else client.get("/api/v1/queue")
         return found
 
-    _show(console, ask, queue_lines, watch)
+    shown = _show(console, ask, queue_lines, watch)
+    console.recorded(bool(shown))
 
 
 def demand(console: Console, watch: Watch = False, server: Server = None) -> None:
@@ -90,8 +91,11 @@ def _show(
     ask: Callable[[], list[dict[str, Any]]],
     lines: Callable[[list[dict[str, Any]]], Iterable[str]],
     watch: bool,
-) -> None:
-    """Once, or again and again: on a terminal in place, else only when something has changed."""
+) -> list[dict[str, Any]]:
+    """Once, or again and again: on a terminal in place, else only when something has changed.
+
+    What was shown last.
+    """
     seen = None
     while True:
         document = ask()
@@ -100,7 +104,7 @@ def _show(
         elif not watch or _without_ages(document) != seen:
             console.show(document, lines(document))
         if not watch:
-            return
+            return document
         seen = _without_ages(document)
         time.sleep(WATCH_EVERY_S)
 

@@ -45,8 +45,7 @@ Name = Annotated[
 def list_workflows(console: Console) -> None:
     from datastore.definitions import Catalog
 
-    layout = console.layout()
-    catalog = Catalog(layout.root)
+    catalog = Catalog(console.layout().root)
     catalog.scan()
     results = [
         {
@@ -59,7 +58,7 @@ def list_workflows(console: Console) -> None:
         }
         for workflow in catalog.workflows()
     ]
-    problems = problem_lines(layout, catalog, "workflows")
+    problems = problem_lines(console, catalog, "workflows")
     document = {"results": results, "problems": problems}
     console.show(document, _list_lines(results))
     for problem in problems:
@@ -74,7 +73,7 @@ def list_workflows(console: Console) -> None:
 def show(console: Console, name: Name) -> None:
     layout = console.layout()
     found = chosen(look_at_all(layout, layout.workflows), "workflow", name)
-    file, remark = in_force(layout, found)
+    file, remark = in_force(console, found)
     if file.document is None:
         assert file.problem is not None
         raise file.problem
@@ -110,7 +109,7 @@ def validate(
     catalog = Catalog(layout.root)
     catalog.scan()
     results = [_checked(file, catalog) for file in files]
-    add_rivals(layout, catalog, results)
+    add_rivals(console, catalog, results)
     passed = [result for result in results if result["passed"]]
     document: dict[str, Any] = {
         "workflows": results,

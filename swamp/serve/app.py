@@ -72,7 +72,12 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 report(_listening(options, door.listener.getsockname()[1]))
                 await stop.wait()
                 report({"status": "stopping"})
+                # From here on nothing is decided: what happens because we stop is not the
+                # workers' fault.
+                served.manager.stop()
+                served.events.end_readers()
                 sessions.close_all("the orchestrator stops")
+                served.manager.enrollment.all_gone()
         finally:
             await public.cleanup()
 

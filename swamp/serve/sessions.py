@@ -362,6 +362,7 @@ class Sessions:
         """Cut every socket: the orchestrator stops."""
         for session in list(self._open.values()):
             session.transport.abort(reason)
+            self.closed(session)
 
 
 def wrong_version(protocol: int, version: str) -> EnrollmentRefused:

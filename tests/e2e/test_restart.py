@@ -184,3 +184,43 @@ def test_a_restart_with_all_slots_of_forty_steps_under_way(repo: Repo) -> None:
     events = _events(repo, view["id"])
     texts = sorted(e["text"] for e in events if e["kind"] == "output")
     assert texts == sorted(f"out-{number}\n" for number in range(40))
+
+
+def test_a_stop_of_the_server_lets_no_grace_window_run_out(repo: Repo) -> None:
+    """Regression: workers were cut first, and their grace ended while the server was stopping."""
+    ran = repo.base / "ran"
+    repo.shell_workflow("once", {"step": f"echo x >> {ran}; sleep 2"})
+    server = repo.serve("--grace", "5s")
+    worker = repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "once")
+    worker.lines.kind("dispatch_started")
+    began = time.monotonic()
+    server.terminate()
+    assert time.monotonic() - began < 2, "nothing to wait for"
+    assert [r["status"]["state"] for r in repo.records("leases").values()] == ["active"]
+    assert [r["status"]["state"] for r in repo.records("workers").values()] == ["disconnected"]
+    repo.serve("--grace", "30s")
+    assert run.wait(30) == 0
+    assert ran.read_text() == "x\n"
+
+
+def test_a_worker_forced_to_stop_hands_its_step_back(repo: Repo) -> None:
+    """Regression: being polite was worse than `kill -9`, the run failed."""
+    repo.shell_workflow("long", {"step": "sleep 2"})
+    repo.serve()
+    first = repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "long", "--json")
+    first.lines.kind("dispatch_started")
+    second = repo.worker("w2", "--label", "pool=worker")
+    first.process.send_signal(signal.SIGINT)
+    first.lines.kind("draining")
+    first.process.send_signal(signal.SIGINT)
+    assert first.wait() not in (0, None)
+    second.lines.kind("dispatch_started")
+    out, _ = run.communicate(timeout=30)
+    step = json.loads(out[out.index("{\n") :])["jobs"][0]["steps"][0]
+    assert (step["status"], step["worker"]) == ("succeeded", "w2")
+    ended = [r["status"] for r in repo.records("leases").values()]
+    assert {s["reason"] for s in ended if s["state"] == "expired"} == {
+        "worker lost: it was stopped while the step ran"
+    }

@@ -143,6 +143,21 @@ class Watch:
                     self.seen.add(path.read_bytes())
 
 
+def test_a_token_on_the_command_line_is_wiped_from_the_process_list(repo: Repo) -> None:
+    repo.serve("--auth", "token")
+    token = access(repo, "ci", "read")
+    watching = repo.start(
+        "worker", "queue", "--watch", "--json", "--server", repo.url, "--token", token
+    )
+    assert watching.stdout is not None
+    assert watching.stdout.readline()
+    shown = Path(f"/proc/{watching.pid}/cmdline").read_bytes()
+    assert b"--token" in shown
+    assert token.encode() not in shown
+    watching.kill()
+    watching.communicate()
+
+
 def test_no_secret_or_token_is_anywhere(repo: Repo) -> None:
     secret = "hunter2-Sw0rdf1sh-and-more"
     repo.swamp("vault", "create", "local_encryption", "main")

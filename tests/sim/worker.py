@@ -110,6 +110,9 @@ _process: ContextVar[SimProcess] = ContextVar("process")
 class _NoHttp:
     """What the worker opens instead of an HTTP client."""
 
+    def __init__(self, connector: None) -> None:
+        pass
+
     async def __aenter__(self) -> None:
         return None
 
@@ -125,7 +128,7 @@ async def _dial(http: None, url: str) -> Link:
 def simulated_network() -> Iterator[None]:
     """Inside, workers dial simulated servers."""
     module = swamp.worker.worker
-    http = SimpleNamespace(ClientSession=_NoHttp)
+    http = SimpleNamespace(ClientSession=_NoHttp, TCPConnector=lambda **given: None)
     with patch.multiple(module, dial=_dial, aiohttp=http, Runners=SimRunners):
         yield
 

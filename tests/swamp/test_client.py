@@ -15,7 +15,7 @@ import pytest
 
 from datastore.errors import SwampError
 from datastore.layout import Layout
-from swamp.client import Client, ServerError, Unreachable, local_client
+from swamp.client import Client, NoSuchEvent, ServerError, Unreachable, local_client
 
 Handle = Callable[[BaseHTTPRequestHandler], None]
 
@@ -179,15 +179,56 @@ def test_events_go_on_after_a_lost_connection_without_gap_or_repeat() -> None:
     ]  # fmt: skip
     assert asked[0].startswith("/api/v1/runs/run%2F1/events")
     assert slept == [1.0, 2.0]
-    assert "trying again (1 of 5)" in notices[0]
+    assert "trying again for 60 s" in notices[0]
 
 
-def test_events_give_up_after_five_failures_in_a_row() -> None:
+def test_events_give_up_after_a_minute_and_say_one_line_at_first() -> None:
     slept: list[float] = []
-    client = Client(f"http://127.0.0.1:{free_port()}", sleep=slept.append)
+    notices: list[str] = []
+    details: list[str] = []
+    url = f"http://127.0.0.1:{free_port()}"
+    client = Client(url, sleep=slept.append, now=lambda: sum(slept))
     with pytest.raises(Unreachable, match="no server listens"):
-        list(client.events("r"))
-    assert slept == [1.0, 2.0, 3.0, 4.0, 5.0]
+        list(client.events("r", 0, notices.append, details.append))
+    assert slept[:6] == [1.0, 2.0, 3.0, 4.0, 5.0, 5.0]
+    assert 60 <= sum(slept) <= 65
+    assert len(notices) == 1
+    assert len(details) == len(slept) - 1
+
+
+def test_a_number_beyond_the_end_of_a_run_that_is_over_is_refused_at_once() -> None:
+    def never(_: float) -> None:
+        raise AssertionError("tried again")
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        beyond = "after=9998" in request.path
+        stream(request, b"" if beyond else event(1) + event(2, "run_completed"))
+
+    with serving(handle) as url, pytest.raises(NoSuchEvent, match="the run has 2 events"):
+        list(Client(url, sleep=never).events("r", 9998))
+
+
+def test_whoever_waits_long_is_told_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swamp.client.SLOW_S", 0.01)
+    told = threading.Event()
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        told.wait(5)
+        answer(request, 200, b"{}")
+
+    with serving(handle) as url:
+        client = Client(url)
+        client.slow = say
+        client.get("/health")
+        client.pid = 42
+        told.clear()
+        client.get("/health")
+    assert lines == [f"waiting for the server at {url}…", "waiting for the server (pid 42)…"]
 
 
 def test_an_unknown_run_is_not_asked_for_again() -> None:

@@ -87,7 +87,12 @@ BAD: list[tuple[Any, Any, str]] = [
     (
         {"type": "array", "items": {"type": "integer"}},
         [1, "x"],
-        "must be right inside: entry 1 must be a whole number, found 'x'",
+        ": entry 2 must be a whole number, found 'x'",
+    ),
+    (
+        {"items": {"properties": {"n": {"type": "integer"}}, "type": "object"}, "type": "array"},
+        [{"n": "x"}],
+        ": in entry 1, 'n' must be a whole number, found 'x'",
     ),
     (
         {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]},
@@ -101,7 +106,7 @@ BAD: list[tuple[Any, Any, str]] = [
 def test_a_value_that_does_not_fit_is_refused(declared: Any, given: Any, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         resolve_inputs(workflow({"x": declared}), {"x": given})
-    assert str(caught.value) == f"input 'x' of workflow 'w' {expected}"
+    assert str(caught.value) == f"input 'x' of workflow 'w' {expected}".replace(" : ", ": ")
     assert isinstance(caught.value, SwampError)
 
 

@@ -93,7 +93,10 @@ def test_repo_dir_works_before_and_after_the_command_and_by_environment(
     [
         (["worker", "lst"], "Did you mean 'list'?"),
         (["worker", "list", "--al"], "--al"),
-        (["run", "list", "--limit", "x"], "'--limit'"),
+        (["run", "list", "--limit", "x"], "--limit 'x': expected a number from 1 "),
+        (["run", "list", "--limit", "0"], "--limit '0': expected a number from 1 "),
+        (["run", "prune", "--keep", "-1"], "--keep '-1': expected a number from 0 "),
+        (["serve", "--port", "99999"], "--port '99999': expected a number from 0 to 65535 "),
         (["run", "list", "--status", "lost"], "expected one of running"),
         (["worker", "token", "create", "t"], "--duration"),
         (["worker", "token", "create", "t", "--duration", "soon"], "expected a duration"),
@@ -101,8 +104,14 @@ def test_repo_dir_works_before_and_after_the_command_and_by_environment(
         (["worker", "connect"], "no server"),
         (["worker", "connect", "ws://x"], "no token"),
         (["worker", "connect", "ftp://x", "--token", "a.b"], "ws://HOST:PORT"),
-        (["workflow", "run", "w", "--priority", "9"], "'--priority'"),
-        (["workflow", "run", "w", "--on-interrupt", "die"], "die"),
+        (
+            ["workflow", "run", "w", "--priority", "9"],
+            "--priority '9': expected a number from 1 to 5 ",
+        ),
+        (
+            ["workflow", "run", "w", "--on-interrupt", "die"],
+            "--on-interrupt 'die': expected one of ask, cancel, detach",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(
@@ -167,3 +176,17 @@ def test_starting_up_loads_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "start", [["-m", "swamp"], ["-c", "from swamp.cli import main; exit(main())"]]
+)
+def test_an_interrupt_while_it_still_loads_is_130_and_silent(
+    tmp_path: Path, start: list[str]
+) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path.cwd()}"}
+    done = subprocess.run(
+        [sys.executable, *start, "version"], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -1,6 +1,7 @@
 """`workflow run` and `run …`: what is shown, what is asked of the server, what Ctrl-C does."""
 
 import io
+import json
 import os
 import signal
 import threading
@@ -264,3 +265,63 @@ def test_a_running_server_shows_and_cancels(scripted: Any, swamp: Any) -> None:
     cancelled = swamp("run", "cancel", RUN, "--reason", "wrong branch")
     assert cancelled.out == f"Run {RUN} (w): cancelling\n"
     assert posted(scripted, f"/api/v1/runs/{RUN}/cancel") == [{"reason": "wrong branch"}]
+
+
+def test_a_run_that_was_pruned_is_told_by_its_story_also_by_a_server(
+    scripted: Any, repo: Layout, swamp: Any
+) -> None:
+    gone = {"error": "no run 'old'; see `swamp run list`", "code": "run_not_found"}
+    scripted.answers["GET", "/api/v1/runs/old"] = (404, gone)
+    assert swamp("run", "show", "old").err == f"Error: {gone['error']}\n"
+    story: Path = repo.story_file("w", "old")
+    story.parent.mkdir()
+    story.write_text("kind: RunStory\nrun: old\n")
+    assert swamp("run", "show", "old").out == "kind: RunStory\nrun: old\n"
+
+
+@pytest.mark.parametrize("verb", ["show", "watch", "cancel"])
+def test_an_empty_id_is_wrong_usage(scripted: Any, swamp: Any, verb: str) -> None:
+    result = swamp("run", verb, "")
+    assert (result.code, scripted.asked) == (2, [])
+    assert "ID is empty: give the run's id, see `swamp run list`" in result.err
+
+
+def test_no_run_of_that_workflow_is_not_no_run_at_all(repo: Layout, swamp: Any) -> None:
+    on_disk(repo, a_run("r-1"))
+    assert swamp("run", "list", "--workflow", "nnn").out == (
+        "No run of workflow 'nnn'; see `swamp run list`\n"
+    )
+    both = swamp("run", "list", "--workflow", "nnn", "--status", "running")
+    assert both.out == "No run of workflow 'nnn' and in status running; see `swamp run list`\n"
+
+
+def test_records_that_say_running_are_no_word_of_a_server(repo: Layout, swamp: Any) -> None:
+    on_disk(repo, a_run("r-1"))
+    assert swamp("run", "list").err == ""
+    on_disk(repo, a_run("r-2", "running"))
+    remark = "no server is running: this is what the records say\n"
+    assert swamp("run", "list").err == remark
+    assert swamp("run", "show", "r-2").err == remark
+    assert swamp("run", "show", "r-1").err == ""
+    assert swamp("run", "list", "--json").err == swamp("run", "list", "-q").err == ""
+
+
+def test_a_server_that_stays_away_leaves_the_run_and_the_command_says_so(
+    scripted: Any, swamp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swamp.client.PATIENCE_S", 0.0)
+    del scripted.events[3:]
+    result = swamp("workflow", "run", "w")
+    assert result.code == 1
+    assert result.err.endswith(f" The run {RUN} lives on. Watch it: swamp run watch {RUN}\n")
+    error = json.loads(swamp("workflow", "run", "w", "--json").err)
+    assert (error["code"], error["runId"]) == ("unreachable", RUN)
+    assert "lives on" in error["error"]
+
+
+def test_watching_from_beyond_the_end_says_how_many_events_there_are(
+    scripted: Any, swamp: Any
+) -> None:
+    result = swamp("run", "watch", "0199", "--from", "9999")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "Error: the run has 6 events and is over: none is number 9999\n"

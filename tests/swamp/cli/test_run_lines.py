@@ -216,3 +216,55 @@ def test_joining_late_knows_names_and_widths_and_ignores_what_it_does_not_know()
         "",
         "          system │ Completed workflow w succeeded in 1.0s · 14:29:07 UTC",
     ]
+
+
+def queued(script: Script, name: str, at: float = 0, **more: Any) -> None:
+    fields = {"job": "job", "step": name, "requirement": "labels pool=w", "reason": "none fits"}
+    script.at(at, "step_queued", **fields, **more)
+
+
+def test_waiting_steps_are_named_where_several_are_under_way() -> None:
+    script = started("w", "job")
+    step(script, "a", job="job")
+    step(script, "b", job="job")
+    queued(script, "a", episode=1)
+    queued(script, "b", episode=1)
+    assert script.shown[5:] == [
+        "    job │ a queued, waiting for worker matching labels pool=w",
+        "    job │   none fits",
+        "    job │ b queued, waiting for worker matching labels pool=w",
+    ]
+
+
+def test_a_second_execution_is_told_whether_it_waits_or_not() -> None:
+    script = started("w", "job")
+    step(script, "a", job="job")
+    dispatched = {"job": "job", "step": "a", "dispatch": "d"}
+    script.at(0, "step_dispatched", worker="w1", **dispatched)
+    queued(script, "a", 1, episode=2, lost="worker w1 was lost (its process died)")
+    lost = "worker w2 was lost"
+    script.at(2, "step_dispatched", worker="w2", lost="worker w1 was lost", **dispatched)
+    script.at(3, "step_dispatched", worker="w3", lost=lost, **dispatched)
+    assert script.shown[4:] == [
+        "    job │ a waits again: worker w1 was lost (its process died)",
+        "    job │   none fits",
+        "    job │ a runs again on w3: worker w2 was lost",
+    ]
+
+
+def test_of_thousands_that_wait_a_few_are_named_and_the_others_counted_rarely() -> None:
+    script = started("w", "job")
+    for number in range(4995):
+        queued(script, f"s-{number}")
+    script.wait_until(20)
+    assert script.shown[3:] == [
+        "    job │ queued, waiting for worker matching labels pool=w",
+        "    job │   none fits",
+        *["    job │ queued, waiting for worker matching labels pool=w"] * 4,
+        "    job │ … and 4,990 more wait",
+    ]
+    for number in range(4000):
+        script.at(20, "step_dispatched", job="job", step=f"s-{number}", worker="w", dispatch="d")
+    script.wait_until(70)
+    counts = [line for line in script.shown if "more wait" in line]
+    assert counts == ["    job │ … and 4,990 more wait", "    job │ … and 995 more wait"]
