@@ -11,13 +11,16 @@ from typing import Any
 
 from datastore.desired import DesiredFile
 from datastore.observed import RescanReport
-from datastore.record import Record
+from datastore.record import Kind, Record
 
 LINES_MOST = 3
 """So many files are named one by one; more are counted."""
 
 _END_FIELDS = {"tokens": "revoked", "pending": "cancel", "leases": "cancel", "runs": "cancel"}
 """By kind the field of the spec that ends a record."""
+
+_OF_RECORDS = frozenset({"workers", "pending", "leases", "runs"})
+"""Kinds whose records are there before anything can be asked of them."""
 
 
 def after_the_end(record: Record[Any, Any], file: DesiredFile, shown: str) -> str | None:
@@ -34,6 +37,13 @@ def after_the_end(record: Record[Any, Any], file: DesiredFile, shown: str) -> st
     if over and not said_end:
         return f"{shown} changes nothing: {what} is {record.state}, ends are final"
     return None
+
+
+def of_nobody(kind: Kind[Any, Any], name: str, shown: str) -> str | None:
+    """What to say of a desired file whose record does not exist; None where the file makes it."""
+    if kind.folder not in _OF_RECORDS:
+        return None
+    return f"{shown} changes nothing for now: there is no {kind.title} '{name}'"
 
 
 def put_back_lines(report: RescanReport) -> list[str]:

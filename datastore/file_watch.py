@@ -18,7 +18,7 @@ from watchfiles import Change, awatch
 
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredChange, DesiredTree
-from datastore.edit_lines import after_the_end, lines, put_back_lines
+from datastore.edit_lines import after_the_end, lines, of_nobody, put_back_lines
 from datastore.errors import InvalidFile
 from datastore.kinds import KINDS
 from datastore.layout import Layout, create_folders
@@ -224,9 +224,13 @@ class FileWatch:
         for change in changes:
             file = self._desired.current(change.kind, change.name)
             record = self._store.find(change.kind, change.name) if tell and file else None
-            if record is not None and file is not None:
+            if tell and file is not None:
                 path = self._layout.desired(change.kind.folder) / f"{change.name}.yaml"
-                told.append(after_the_end(record, file, self._layout.shown(path)))
+                shown = self._layout.shown(path)
+                if record is not None:
+                    told.append(after_the_end(record, file, shown))
+                else:
+                    told.append(of_nobody(change.kind, change.name, shown))
             self._store.set_desired(change.kind, change.name, file)
         said = [line for line in told if line is not None]
         for line in lines(said, f"{len(said)} files in desired/ change nothing"):

@@ -24,6 +24,9 @@ from datastore.errors import SwampError
 from datastore.kinds import Call, LabelRule, NotIn, Placement
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
+COPY_NAME_MAX = 100
+"""Characters in the name of a copy that `forEach` makes."""
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -94,13 +97,23 @@ def copies(step: Step, scope: Scope) -> list[Copy]:
 
 
 def _copy(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> Copy:
+    name = _copy_name(step, scope, item, suffix)
+    # Values may hold anything: a name is one line, and short enough for a table.
+    clean = "".join(c if c.isprintable() else "?" for c in name)
+    if len(clean) > COPY_NAME_MAX:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        clean = f"{clean[: COPY_NAME_MAX - 10]}…-{digest}"
+    return Copy(clean, item)
+
+
+def _copy_name(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> str:
     if "${{" in step.name:
         try:
-            return Copy(render_text(step.name, scope.with_self(item)), item)
+            return render_text(step.name, scope.with_self(item))
         except ExpressionError:
             bare = re.sub(r"\$\{\{.*?\}\}", "", step.name).strip("-_. ") or "step"
-            return Copy(f"{bare}-{suffix}", item)
-    return Copy(f"{step.name}-{suffix}", item)
+            return f"{bare}-{suffix}"
+    return f"{step.name}-{suffix}"
 
 
 def _suffix(value: Any, index: int) -> str:

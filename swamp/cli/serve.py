@@ -114,10 +114,12 @@ def serve(
         ),
     ] = False,
 ) -> None:
+    from swamp.cli.logs import log_to
     from swamp.cli.settings import kept, serve_settings
     from swamp.serve.app import ServeOptions, run_serve
     from swamp.serve.data_plane import OUTPUT_MAX_BYTES
 
+    log_to(console)
     layout = console.layout()
     settings = serve_settings(layout)
     waits = queue_timeout or settings.queue_timeout

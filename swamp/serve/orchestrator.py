@@ -168,6 +168,7 @@ class Orchestrator:
             new_run=self._new_id,
             problems=watch.problems,
             look_at_desired=look_at_desired,
+            silent_s=sessions.silent_s,
             files_trouble=lambda: engine.observed.trouble,
             only_run=self._options.only_run,
         )

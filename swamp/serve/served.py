@@ -34,6 +34,8 @@ class Served:
     problems: Callable[[], list[InvalidFile]]
     look_at_desired: Callable[[Kind[Any, Any], str], Awaitable[None]]
     """Has one desired file looked at now."""
+    silent_s: Callable[[str], float | None] = lambda worker: None
+    """How long nothing has come from a connected worker, seconds; None if it is not connected."""
     files_trouble: Callable[[], str | None] = lambda: None
     """Why files cannot follow the journal just now; nothing is refused for that."""
     only_run: str | None = None

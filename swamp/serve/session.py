@@ -37,6 +37,11 @@ class Session:
         """Whether a frame has been sent on it: the first one says that the worker is enrolled."""
         self._spoke_for_others = False
 
+    @property
+    def silent_s(self) -> float:
+        """How long nothing has come on it, seconds."""
+        return asyncio.get_running_loop().time() - self.heard_at_s
+
     def may_say(self, store: Store, frame: FromWorker) -> bool:
         """Whether the frame is about this worker's own; logged once if not: others stay untouched.
 

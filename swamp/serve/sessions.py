@@ -86,6 +86,8 @@ class Sessions:
         self._store = store
         self._output = output
         self._rules = rules
+        self.heartbeat_s = rules.heartbeat_s
+        """How often each session is to be looked after."""
         self._secrets = rules.secrets
         self._open: dict[str, Session] = {}
         self._unwritten: dict[str, int] = {}
@@ -106,10 +108,10 @@ class Sessions:
         self._enrollment = enrollment
         self._changed = changed
 
-    @property
-    def heartbeat_s(self) -> float:
-        """How often each session is to be looked after."""
-        return self._rules.heartbeat_s
+    def silent_s(self, worker: str) -> float | None:
+        """How long nothing has come from a worker, seconds; None if it is not connected."""
+        session = self._open.get(worker)
+        return None if session is None else session.silent_s
 
     # -- for the controllers ---------------------------------------------------------------------
 
@@ -352,9 +354,8 @@ class Sessions:
 
     def look_after(self, session: Session) -> None:
         """Once per heartbeat: ping, and cut a socket that has been silent for too long."""
-        silent_s = asyncio.get_running_loop().time() - session.heard_at_s
-        if silent_s > SILENCE_HEARTBEATS * self.heartbeat_s:
-            self.cut(session.worker, f"silent for {silent_s:.0f}s")
+        if session.silent_s > SILENCE_HEARTBEATS * self.heartbeat_s:
+            self.cut(session.worker, f"silent for {session.silent_s:.0f}s")
         else:
             self.send(session, Ping(n=0))
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from aiohttp import web
 
 from controllers.enrollment import StillThere, forget_worker
+from datastore.clock import stamp
 from datastore.kinds import LEASES, WORKERS
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told
@@ -15,6 +18,7 @@ class WorkersApi:
     """Routes under `/api/v1/workers`."""
 
     def __init__(self, served: Served) -> None:
+        self._served = served
         self._store = served.store
 
     def routes(self) -> list[web.RouteDef]:
@@ -26,9 +30,13 @@ class WorkersApi:
     async def workers(self, request: web.Request) -> web.Response:
         show_all = request.query.get("all") in ("1", "true")
         workers = self._store.list(WORKERS)
-        return await told(
-            self._store, views.worker_list(workers, self._store.live(LEASES), show_all)
-        )
+        listed = views.worker_list(workers, self._store.live(LEASES), show_all)
+        now = self._served.clock.now()
+        for worker in listed["workers"]:
+            silent_s = self._served.silent_s(worker["name"])
+            if silent_s is not None:
+                worker["lastSeenAt"] = stamp(now - timedelta(seconds=silent_s))
+        return await told(self._store, listed)
 
     async def forget(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)

@@ -41,6 +41,8 @@ BACKLOG_MAX = 1000
 
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 30.0
+RETRY_SOON_MAX_S = 4.0
+SOON_TRIES = 20
 RETRIES_PER_GRACE = 6
 """At least, while there is work that the end of the grace window would cost."""
 STABLE_S = 10.0
@@ -63,17 +65,22 @@ class EnrollmentRefused(SwampError):
 class Backoff:
     """Delays before retries: random in a range that starts at 1 s and doubles up to 30 s.
 
+    For the first tries it stops at 4 s: an orchestrator that is restarted finds its fleet soon.
+
     The first is random too: after a restart of the orchestrator, a fleet comes back spread out.
     """
 
     def __init__(self, randomness: random.Random) -> None:
         self._randomness = randomness
         self._range_s = RETRY_FIRST_S
+        self._tries = 0
 
     def next_s(self, most_s: float = RETRY_MAX_S) -> float:
         """How long to wait now, seconds; never longer than `most_s`."""
         delay_s = self._randomness.uniform(0, min(self._range_s, most_s))
-        self._range_s = min(self._range_s * 2, RETRY_MAX_S)
+        self._tries += 1
+        limit_s = RETRY_SOON_MAX_S if self._tries < SOON_TRIES else RETRY_MAX_S
+        self._range_s = min(self._range_s * 2, limit_s)
         return delay_s
 
     def told_s(self, retry_after_s: float) -> float:
@@ -85,6 +92,7 @@ class Backoff:
     def reset(self) -> None:
         """Start over."""
         self._range_s = RETRY_FIRST_S
+        self._tries = 0
 
 
 class Link:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -29,15 +30,22 @@ def test_the_seeds_script_runs_as_it_stands(tmp_path: Path, options: str) -> Non
     launcher.chmod(0o755)
     env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     assert shutil.which("curl"), "the seed's script needs curl"
-    done = subprocess.run(
-        ["bash", "-c", script + '\nwait; cat "$W/run1.out"; cat "$W/worker.log"'],
+    command = ["bash", "-c", script + '\nwait; cat "$W/run1.out"; cat "$W/worker.log"']
+    with subprocess.Popen(
+        command,
         env=env,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
-    )
-    out = done.stdout
-    assert "run2 exit=0" in out, out + done.stderr
+        start_new_session=True,
+    ) as shell:
+        try:
+            out, _ = shell.communicate(timeout=60)
+        finally:
+            # Whatever it started ends with it, also after a failure.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert "run2 exit=0" in out, out
     assert "queued" not in out
     order = [line for line in out.splitlines() if line.startswith('"kind":"dispatch_')]
     assert order == [

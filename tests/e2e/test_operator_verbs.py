@@ -92,3 +92,16 @@ def test_wrong_asks_are_told_in_one_line(repo: Repo) -> None:
         done: subprocess.CompletedProcess[str] = repo.swamp(*arguments, code=code)
         assert said in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_an_ask_of_nobody_and_a_broken_file_are_told_as_events(repo: Repo) -> None:
+    server = repo.serve()
+    repo.write("datastore/desired/workers/nosuch.yaml", "spec: {schedulable: false}\n")
+    told = server.lines.wait(lambda event: "nosuch" in str(event.get("message")))
+    assert told["kind"] == "warning"
+    assert told["message"] == (
+        "datastore/desired/workers/nosuch.yaml changes nothing for now: there is no Worker 'nosuch'"
+    )
+    repo.write("workflows/tab.yaml", "name: a\njobs:\n\t- x\n")
+    told = server.lines.wait(lambda event: "tab.yaml:3:1" in str(event.get("message")))
+    assert "indent with spaces" in told["message"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import signal
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,7 +60,7 @@ def test_workers_steps_and_commands_speak_tls(repo: Repo) -> None:
     assert "is not trusted" in lost["reason"] and "--ca-cert" in lost["reason"]
     strange.stop()
 
-    worker(repo, "--ca-cert", crt)
+    trusting = worker(repo, "--ca-cert", crt)
     put = 'curl -fsS --cacert "$SWAMP_CA_CERT" -H "Authorization: Bearer $SWAMP_DATA_TOKEN"'
     swamp_put = f"{sys.executable} -m swamp data put"
     run = f"echo one | {put} -T - $SWAMP_DATA_URL/a; echo two | {swamp_put} b -"
@@ -88,6 +89,18 @@ def test_workers_steps_and_commands_speak_tls(repo: Repo) -> None:
     repo.env["SWAMP_CA_CERT"] = crt
     listed = repo.json("worker", "list", "--server", url.replace("https", "wss"))
     assert [one["status"] for one in listed["workers"]] == ["idle"]
+
+    # The guard of a killed worker trusts the same authorities: its report ends the lease at once.
+    repo.shell_workflow("slow", {"s": "sleep 60"})
+    run = repo.start("workflow", "run", "slow")
+    trusting.lines.kind("dispatch_started", 2)
+    trusting.terminate(signal.SIGKILL)
+    repo.until(
+        lambda: "expired" in [one["status"]["state"] for one in repo.records("leases").values()],
+        "the report of the guard",
+    )
+    run.kill()
+    run.communicate()
 
 
 def test_files_that_do_not_do_are_told_in_one_line(repo: Repo) -> None:

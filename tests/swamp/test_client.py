@@ -252,9 +252,11 @@ def layout(tmp_path: Path) -> Layout:
 
 def test_the_repositorys_server_is_found_by_its_socket(layout: Layout) -> None:
     with serving(answering(200, {"status": "ok"}), layout.socket):
+        layout.lock.write_text(json.dumps({"pid": os.getpid()}))
         client = local_client(layout)
         assert client is not None
         assert client.get("/health") == {"status": "ok"}
+        assert (client.pid, client.is_local) == (os.getpid(), True)
 
 
 def test_a_socket_in_a_folder_too_deep_for_the_kernel_is_reached(

@@ -64,6 +64,13 @@ def test_a_name_that_cannot_be_a_files_is_refused(repo: Layout, swamp: Any, name
     assert "cannot name a token" in result.err
 
 
+def test_a_name_that_is_too_long_is_told_its_length(repo: Layout, swamp: Any) -> None:
+    result = swamp("worker", "token", "create", "t" * 300, "--duration", "1h")
+    assert result.code == 1
+    assert "it has 300 bytes, at most 200 fit" in result.err
+    assert len(result.err) < 150
+
+
 def test_list_shows_people_columns_and_machines_an_array(repo: Layout, swamp: Any) -> None:
     assert swamp("worker", "token", "list", "--json").json == []
     assert swamp("worker", "token", "list").out.startswith("No tokens. Create one:")

@@ -63,6 +63,8 @@ def test_workers_from_records_look_like_the_seeds_sample(repo: Layout, swamp: An
         "NAME  STATUS  SLOTS  LABELS       PLATFORM/ARCH  LAST SEEN\n"
         "t1    busy    1/2    pool=worker  linux/x86_64   2026-10-10T14:29:05.251Z\n"
     )
+    assert result.err == "no server is running: this is what the records say\n"
+    assert swamp("worker", "list", "--json").err == swamp("worker", "list", "-q").err == ""
     shown = swamp("worker", "list", "--json").json
     assert shown["workers"][0]["activeDispatchIds"] == ["r.j.s.1"]
     assert shown["count"] == 1
@@ -72,6 +74,7 @@ def test_no_workers_and_only_hidden_ones_are_said(repo: Layout, swamp: Any) -> N
     assert swamp("worker", "list").out.startswith("No workers. Start one: swamp worker token")
     on_disk(repo, worker("old", "disconnected", {}))
     assert swamp("worker", "list").out == "1 disconnected worker not shown; see --all\n"
+    assert swamp("worker", "list", "--all").err == ""
     assert swamp("worker", "list", "--all").out == (
         "NAME  STATUS        SLOTS  LABELS  PLATFORM/ARCH  LAST SEEN\n"
         "old   disconnected  0/2    -       linux/x86_64   2026-10-10T14:29:05.251Z\n"

@@ -20,6 +20,7 @@ from datastore.kinds import KINDS, LEASES, TOKENS, WORKERS, LeaseSpec, LeaseStat
 from datastore.record import Record
 from datastore.store import Store
 from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION
+from swamp.serve import socket_limits
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
 
@@ -256,6 +257,24 @@ async def test_a_second_enroll_and_garbage_end_the_session(server: Server) -> No
     socket = await server.enrolled()
     await socket.send_bytes(b"x")
     assert (await ends(socket))[0] == 1003
+
+
+async def test_who_sends_too_fast_is_read_slowly_and_nobody_else(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_limits, "FRAMES_AT_ONCE", 10)
+    monkeypatch.setattr(socket_limits, "FRAMES_PER_S", 100)
+    clock = asyncio.get_running_loop().time
+    fast, other = await server.enrolled(), await server.enrolled("box.secret")
+    begun = clock()
+    for number in range(60):
+        await fast.send_json({"type": "ping", "n": number})
+    await other.send_json({"type": "ping", "n": 0})
+    await other.receive(timeout=5)
+    answered = clock() - begun
+    pongs = [json.loads((await fast.receive(timeout=5)).data)["n"] for _ in range(60)]
+    assert pongs == list(range(60))
+    assert answered < 0.3 < 0.48 < clock() - begun
 
 
 async def test_replies_for_the_lease_of_another_touch_nothing(

@@ -1,0 +1,23 @@
+"""Log lines of a long-running command: for people on stderr, with --json as events on stdout."""
+
+from __future__ import annotations
+
+import logging
+
+from swamp.cli.console import Console
+
+
+class _AsEvents(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = "error" if record.levelno >= logging.ERROR else "warning"
+        self._console.event({"kind": kind, "message": record.getMessage()}, None)
+
+
+def log_to(console: Console) -> None:
+    """Have warnings and errors printed the way this command prints."""
+    if console.json:
+        logging.getLogger().addHandler(_AsEvents(console))
