@@ -37,6 +37,7 @@ from datastore.record import Kind
 from datastore.store import Store
 from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
+from swamp.execute.environment import runner_environment
 from swamp.protocol import ships
 from swamp.serve.api import Api
 from swamp.serve.credentials import Credentials
@@ -227,7 +228,8 @@ class Orchestrator:
             find_model=lambda name: catalog.fresh("model", name),
             check_call=ShellCall.parse,
             defaults=self._defaults(),
-            env=dict(os.environ),
+            # As for runners: the server's own tokens are not for workflows.
+            env=runner_environment(os.environ, {}, {}),
             data=outputs,
             only_run=options.only_run,
         )

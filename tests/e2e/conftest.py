@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Repo, opened
+from proxy import Proxy
 
 
 @pytest.fixture
@@ -18,3 +19,11 @@ def repo(tmp_path: Path) -> Iterator[Repo]:
     """A fresh repository; its processes end with the test."""
     with opened(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def proxy(repo: Repo) -> Iterator[Proxy]:
+    """A way to the server of the repository that can be cut."""
+    made = Proxy(repo.port)
+    yield made
+    made.close()

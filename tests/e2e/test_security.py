@@ -158,6 +158,17 @@ def test_a_token_on_the_command_line_is_wiped_from_the_process_list(repo: Repo) 
     watching.communicate()
 
 
+def test_an_expression_cannot_read_a_token_of_the_server(repo: Repo) -> None:
+    repo.env |= {"SWAMP_SERVER_TOKEN": "me.very-secret-indeed", "GREETING": "hello"}
+    repo.shell_workflow("env", {"s": "echo ${{ env.GREETING }} ${{ env.SWAMP_SERVER_TOKEN }}"})
+    repo.shell_workflow("fine", {"s": "echo ${{ env.GREETING }}"})
+    repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    assert "hello" in repo.swamp("workflow", "run", "fine").stdout
+    done = repo.swamp("workflow", "run", "env", code=1)
+    assert "very-secret" not in done.stdout + done.stderr
+
+
 def test_no_secret_or_token_is_anywhere(repo: Repo) -> None:
     secret = "hunter2-Sw0rdf1sh-and-more"
     repo.swamp("vault", "create", "local_encryption", "main")

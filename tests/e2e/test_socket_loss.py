@@ -248,14 +248,6 @@ def test_a_server_that_stood_still(fleet: Fleet) -> None:
 # -- for longer than the grace window ------------------------------------------------------------
 
 
-@pytest.fixture
-def proxy(repo: Repo) -> Iterator[Proxy]:
-    """What the first worker dials."""
-    made = Proxy(repo.port)
-    yield made
-    made.close()
-
-
 def _placed(repo: Repo, name: str, pool: str, command: str, outputs: str = "") -> None:
     """A workflow of one step on `pool`; each start leaves the pid of its shell."""
     run = json.dumps(f"echo $$ >> {repo.base / name}; {command}")

@@ -9,10 +9,13 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness import Proc, Repo
+
+from swamp.tls import TlsError, client_context, server_context
 
 
 def certificate(folder: Path, name: str = "tls") -> tuple[str, str]:
@@ -103,21 +106,31 @@ def test_workers_steps_and_commands_speak_tls(repo: Repo) -> None:
     run.communicate()
 
 
-def test_files_that_do_not_do_are_told_in_one_line(repo: Repo) -> None:
-    certificate(repo.path, "a")
-    certificate(repo.path, "b")
-    (repo.path / "bad.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
-    for crt, key, code, said in (
-        ("a.crt", None, 2, "--tls-cert and --tls-key go together"),
-        (None, "a.key", 2, "--tls-cert and --tls-key go together"),
-        ("none.crt", "a.key", 1, "--tls-cert none.crt: No such file"),
-        ("a.crt", ".", 1, "--tls-key .: Is a directory"),
-        ("a.crt", "b.key", 1, "--tls-key b.key is not the key of --tls-cert a.crt"),
-        ("a.key", "a.key", 1, "--tls-cert a.key is no PEM file with a CERTIFICATE"),
-        ("bad.crt", "a.key", 1, "cannot be used"),
+def test_files_that_do_not_do_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    certificate(tmp_path, "a")
+    certificate(tmp_path, "b")
+    Path("bad.crt").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
+    for crt, key, said in (
+        ("none.crt", "a.key", "--tls-cert none.crt: No such file"),
+        ("a.crt", ".", "--tls-key .: Is a directory"),
+        ("a.crt", "b.key", "--tls-key b.key is not the key of --tls-cert a.crt"),
+        ("a.key", "a.key", "--tls-cert a.key is no PEM file with a CERTIFICATE"),
+        ("bad.crt", "a.key", "cannot be used"),
     ):
-        given = ["--tls-cert", crt] if crt else []
-        given += ["--tls-key", key] if key else []
-        error = repo.swamp("serve", *given, code=code).stderr
-        assert said in error
-        assert len(error.splitlines()) == 1
+        with pytest.raises(TlsError) as found:
+            server_context(Path(crt), Path(key))
+        assert said in str(found.value)
+        assert len(str(found.value).splitlines()) == 1
+    with pytest.raises(TlsError, match=r"--ca-cert bad.crt holds no usable certificate"):
+        client_context(Path("bad.crt"))
+
+
+def test_certificate_and_key_go_together(repo: Repo) -> None:
+    error = repo.swamp("serve", "--tls-cert", "a.crt", code=2).stderr
+    assert "--tls-cert and --tls-key go together" in error
+    assert "No such file" in repo.swamp(
+        "serve", "--tls-cert", "a.crt", "--tls-key", "a.key", code=1
+    ).stderr  # fmt: skip

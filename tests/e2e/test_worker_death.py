@@ -62,11 +62,12 @@ def _kill(worker: Proc) -> float:
 
 
 @pytest.mark.parametrize("link", ["open", "half-open"])
-def test_an_idle_worker_takes_the_step_of_a_killed_one_at_once(repo: Repo, link: str) -> None:
+def test_an_idle_worker_takes_the_step_of_a_killed_one_at_once(
+    repo: Repo, proxy: Proxy, link: str
+) -> None:
     """Also where the server never sees the socket's end: the guard's proof is enough."""
     repo.shell_workflow("long", {"step": _first_waits(repo)})
     repo.serve("--grace", "60s")
-    proxy = Proxy(repo.port)
     first = repo.worker("w1", *HERE, port=proxy.port)
     run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
     first.lines.kind("dispatch_started")
@@ -91,7 +92,6 @@ def test_an_idle_worker_takes_the_step_of_a_killed_one_at_once(repo: Repo, link:
     )
     worker = repo.records("workers")["w1"]["status"]
     assert worker["state"] == "disconnected"
-    proxy.close()
 
 
 def test_a_killed_worker_that_had_written_fails_its_step_at_once(repo: Repo) -> None:
@@ -148,11 +148,10 @@ def test_a_report_that_is_forged_or_late_changes_nothing(repo: Repo) -> None:
     assert worker.lines.kinds("disconnected") == []
 
 
-def test_a_worker_that_gives_up_tells_so(repo: Repo) -> None:
+def test_a_worker_that_gives_up_tells_so(repo: Repo, proxy: Proxy) -> None:
     """With --no-reconnect, its lost link leaves no lease to wait for the grace window."""
     repo.shell_workflow("long", {"step": _first_waits(repo)})
     repo.serve("--grace", "60s")
-    proxy = Proxy(repo.port)
     first = repo.worker("w1", *HERE, "--no-reconnect", port=proxy.port)
     run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
     first.lines.kind("dispatch_started")
@@ -161,4 +160,3 @@ def test_a_worker_that_gives_up_tells_so(repo: Repo) -> None:
     assert first.wait() == 1
     step = _step(run)
     assert (step["status"], step["worker"], step["episodes"]) == ("succeeded", "w2", 2)
-    proxy.close()
