@@ -7,7 +7,7 @@ group of steps to the worker of its first lease; that, too, follows from the lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from controllers.model_locks import ModelLocks
 from controllers.placement import available, choose, matches
@@ -17,6 +17,10 @@ from datastore.store import Store
 
 REFUSED_FOR_S = 1.0
 """How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
+
+
+CONCERNED_MOST = 20_000
+"""Requirements remembered of one worker before that is worked out anew."""
 
 
 class WorkerPool:
@@ -31,6 +35,7 @@ class WorkerPool:
         self._paused = paused
         self._refused_until: dict[str, float] = {}
         self._candidates: dict[str, tuple[str, ...]] = {}
+        self._concerned: dict[str, dict[str, None]] = {}
         self._bound: dict[str, str] = {}
 
     # -- choosing --------------------------------------------------------------------------------
@@ -62,6 +67,31 @@ class WorkerPool:
     def changed(self) -> None:
         """Some worker is new, gone or other than before."""
         self._candidates.clear()
+        self._concerned.clear()
+
+    # -- waking ----------------------------------------------------------------------------------
+
+    def concerned(self, worker: Worker, groups: Mapping[str, Group]) -> list[str]:
+        """The requirements that a freed slot of this worker could meet.
+
+        Worked out once per worker and kept: five hundred requirements that nobody can meet cost a
+        freed slot nothing.
+        """
+        known = self._concerned.get(worker.name)
+        if known is None:
+            known = {key: None for key, group in groups.items() if matches(group.placement, worker)}
+            self._concerned[worker.name] = known
+        return [key for key in known if key in groups]
+
+    def added(self, key: str, group: Group) -> None:
+        """A requirement is new: keep what is known of each worker complete."""
+        if any(len(known) > CONCERNED_MOST for known in self._concerned.values()):
+            # Mostly requirements that are gone by now, say of affinity groups of ended runs.
+            self._concerned.clear()
+        for name, known in self._concerned.items():
+            worker = self._store.find(WORKERS, name)
+            if worker is not None and matches(group.placement, worker):
+                known[key] = None
 
     # -- refusals --------------------------------------------------------------------------------
 

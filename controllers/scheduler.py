@@ -17,7 +17,7 @@ from itertools import islice
 from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
 from controllers.pauses import Pauses
-from controllers.placement import Reason, available, matches
+from controllers.placement import Reason, available
 from controllers.pool import REFUSED_FOR_S, WorkerPool
 from controllers.reasons import Reasons
 from controllers.requirement import describe, requirement
@@ -74,7 +74,6 @@ class Scheduler:
         self._store = store
         self._clock = clock
         self._new_uid = new_uid
-        self._room = WaitingRoom(self._load_of_run)
         self._awake: set[str] = set()
         self._since: dict[str, float] = {}
         self._grace_s = grace_s
@@ -83,6 +82,7 @@ class Scheduler:
         self._pauses = Pauses(store, clock, new_uid)
         self._locks = ModelLocks(store)
         self._pool = WorkerPool(store, self._pauses.holding, self._locks)
+        self._room = WaitingRoom(self._load_of_run, self._pool.added)
         self.reasons = Reasons(store, self._pool.refused, self._pauses.holding)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
@@ -158,9 +158,7 @@ class Scheduler:
         worker = self._store.find(WORKERS, worker_name)
         if worker is None or not available(worker):
             return
-        for key, group in self._room.groups.items():
-            if matches(group.placement, worker):
-                self._awake.add(key)
+        self._awake.update(self._pool.concerned(worker, self._room.groups))
         if self._awake:
             self.queue.add(PLACE)
 

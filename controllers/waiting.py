@@ -139,8 +139,14 @@ class _Place:
 class WaitingRoom:
     """Every dispatch that the scheduler has to place."""
 
-    def __init__(self, load_of_run: Callable[[str], int]) -> None:
-        """`load_of_run` answers the number of a run's live leases."""
+    def __init__(
+        self,
+        load_of_run: Callable[[str], int],
+        on_group: Callable[[str, Group], None] = lambda key, group: None,
+    ) -> None:
+        """`load_of_run` answers the number of a run's live leases; `on_group` is told of each
+        requirement that is new."""
+        self._on_group = on_group
         self.groups: dict[str, Group] = {}
         self._load_of_run = load_of_run
         self._places: dict[str, _Place] = {}
@@ -164,7 +170,8 @@ class WaitingRoom:
                 self._move(pending.name, place, replace(place, priority=spec.priority))
             return place.group
         key = requirement_key(spec.placement, spec.affinity)
-        self.groups.setdefault(key, Group(spec.placement, spec.affinity, spec.run))
+        if key not in self.groups:
+            self._open_group(key, Group(spec.placement, spec.affinity, spec.run))
         self._arrivals += 1
         entry = _Entry(since_s, self._arrivals, pending.name)
         place = _Place(key, spec.priority, spec.run, entry)
@@ -186,9 +193,13 @@ class WaitingRoom:
         open_group = self.groups[place.group]
         key = f"{place.group}#{model.concurrency}#{model.key}"
         if key not in self.groups:
-            self.groups[key] = replace(open_group, shelves={}, model=model)
+            self._open_group(key, replace(open_group, shelves={}, model=model))
             self._aside.setdefault(model.key, {})[key] = None
         self._move(name, place, replace(place, group=key))
+
+    def _open_group(self, key: str, group: Group) -> None:
+        self.groups[key] = group
+        self._on_group(key, group)
 
     def aside(self, model: str) -> tuple[str, ...]:
         """The keys of the groups that wait for that model."""

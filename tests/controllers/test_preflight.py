@@ -1,6 +1,7 @@
 """What cannot run is found in the workflow as written, and nothing that may run is refused."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from controllers.run.preflight import CALLS, EXPRESSIONS, MODELS, NAMES, Trouble, preflight
 from datastore.definitions import ModelDefinition, Workflow, model_from_source, workflow_from_source
 from datastore.errors import NotFound
+from datastore.yaml_loader import load
 from swamp.execute.calls import check_written
 
 BUILD = model_from_source(
@@ -180,3 +182,14 @@ def test_a_thousand_steps_take_a_moment_and_each_model_is_looked_up_once() -> No
     assert list(preflight(made, find, check_written)) == []
     assert time.process_time() - began < 1
     assert asked == ["build"]
+
+
+def test_the_examples_that_people_copy_can_run() -> None:
+    folder = Path(__file__).parents[2] / "manifests"
+    models = {}
+    for path in (folder / "models").rglob("*.yaml"):
+        model = model_from_source(load(path.read_bytes(), path.name).value)
+        models[model.name] = model
+    for path in (folder / "workflows").rglob("*.yaml"):
+        made = workflow_from_source(load(path.read_bytes(), path.name).value)
+        assert list(preflight(made, models.__getitem__, check_written)) == []

@@ -1,0 +1,110 @@
+"""Counted work: what can never be placed costs those that can nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import controllers.placement
+import controllers.pool
+from controllers.scheduler import Scheduler
+from datastore.clock import SystemClock
+from datastore.journal import Op
+from datastore.kinds import (
+    KINDS,
+    LEASES,
+    PENDING,
+    WORKERS,
+    Call,
+    PendingSpec,
+    Placement,
+    WorkerSpec,
+    WorkerStatus,
+)
+from datastore.record import Record
+from datastore.store import Store
+
+AT = "2026-11-29T12:00:00.000Z"
+
+
+class Counting:
+    """A journal that is always done, and counts commits."""
+
+    trouble = None
+    commits = 0
+
+    def append(self, ops: tuple[Op, ...], on_durable: Any = None) -> None:
+        self.commits += 1
+        if on_durable is not None:
+            on_durable()
+
+
+def pending(number: int, placement: Placement) -> Record[Any, Any]:
+    spec = PendingSpec(
+        run=f"r{number}", workflow="w", job="j", step="s", episode=1, placement=placement,
+        call=Call(model_type="command/shell", model=f"m{number}", method="execute"),
+    )  # fmt: skip
+    name = f"r{number}.j.s.1"
+    return Record(kind=PENDING, name=name, uid=name, created_at=AT, spec=spec)
+
+
+def worker() -> Record[Any, Any]:
+    status = WorkerStatus(
+        state="connected", instance="i", machine="m", token="w", labels={"pool": "a"},
+        platform="linux", arch="x", version="1", capacity=1, enrolled_at=AT, last_seen_at=AT,
+    )  # fmt: skip
+    return Record(WORKERS, "w", "w", AT, WorkerSpec(), status)
+
+
+async def work_of(impossible: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """Matches, commits and heads looked at by thirty placements behind `impossible` others."""
+    count: Counter[str] = Counter()
+    real = controllers.placement.matches
+
+    def counted(placement: Placement, one: Any) -> bool:
+        count["matches"] += 1
+        return real(placement, one)
+
+    monkeypatch.setattr(controllers.pool, "matches", counted)
+    journal = Counting()
+    store = Store(KINDS.values(), journal)
+    store.commit([worker()])
+    scheduler = Scheduler(store, SystemClock(), lambda: "uid", grace_s=60.0)
+    for number in range(impossible):
+        # Each a requirement of its own, and each before the possible ones.
+        store.commit([pending(number, Placement(labels={"pool": f"none-{number}"}))])
+        await scheduler.reconcile(f"r{number}.j.s.1")
+    first = impossible
+    for number in range(first, first + 31):
+        store.commit([pending(number, Placement(labels={"pool": "a"}))])
+        await scheduler.reconcile(f"r{number}.j.s.1")
+    head = scheduler._room.head
+
+    def counted_head(key: str, now_s: float) -> Any:
+        count["heads"] += 1
+        return head(key, now_s)
+
+    monkeypatch.setattr(scheduler._room, "head", counted_head)
+    before, count["matches"] = journal.commits, 0
+    for _ in range(30):
+        (lease,) = store.live(LEASES)
+        assert lease.status is not None
+        ended = lease.status.model_copy(update={"state": "expired", "ended_at": AT})
+        store.commit([lease.with_status(ended)])
+        await scheduler.reconcile("place")
+    monkeypatch.undo()
+    return count["matches"], journal.commits - before, count["heads"]
+
+
+async def test_five_hundred_impossible_ones_in_front_cost_the_possible_ones_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = await work_of(0, monkeypatch)
+    behind = await work_of(500, monkeypatch)
+    # The first freed slot of a worker asks every requirement once; that is remembered.
+    assert behind[0] - alone[0] <= 500
+    assert behind[1:] == alone[1:]
+    await asyncio.sleep(0)
