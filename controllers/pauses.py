@@ -54,7 +54,7 @@ class Pauses:
     def holding(self, placement: Placement) -> Pause | None:
         """The pause that holds this requirement back, None if none does."""
         for pause in self._store.live(PAUSES):
-            if _holds(pause.spec, placement):
+            if holds(pause.spec, placement):
                 return pause
         return None
 
@@ -65,7 +65,8 @@ def paused_text(pause: Pause) -> str:
     return f"the queue is paused ({pause.name}){note}"
 
 
-def _holds(spec: PauseSpec, placement: Placement) -> bool:
+def holds(spec: PauseSpec, placement: Placement) -> bool:
+    """Whether a pause holds a requirement back: it asks for all of the pause's labels."""
     return all(
         key in placement.labels and label_holds(placement.labels[key], value)
         for key, value in spec.labels.items()

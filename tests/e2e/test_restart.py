@@ -136,8 +136,9 @@ def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo) -> None:
     )
     server = repo.serve()
     run = repo.start("workflow", "run", "here", "--server", repo.url, "--json")
-    repo.until(lambda: bool(alive_with("SWAMP_DISPATCH=")), "the step's process")
+    repo.until(lambda: bool(repo.json("run", "list")["runs"]), "the run")
     run_id = repo.json("run", "list")["runs"][0]["runId"]
+    repo.until(lambda: bool(alive_with(f"SWAMP_DISPATCH={run_id}")), "the step's process")
     server.terminate(signal.SIGKILL)
     repo.serve()
     out, _ = run.communicate(timeout=30)

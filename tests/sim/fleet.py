@@ -15,7 +15,8 @@ from typing import Any
 from controllers.controller import RESYNC_S
 from datastore.definitions.workflow import Workflow
 from datastore.ids import uuid7
-from datastore.kinds import WORKERS, RunSpec
+from datastore.kinds import PAUSES, PENDING, WORKERS, RunSpec
+from datastore.record import Kind
 from sim.faults import Rates
 from sim.invariants import Watchman
 from sim.loop import Deadlock, run
@@ -132,6 +133,9 @@ class SimFleet:
             await self._up.wait()
         for machine in self._machines:
             self._cordon(machine, schedulable=True)
+        for kind, name in list(world.disk.desired):
+            if kind == PAUSES.folder:
+                self._ask(PAUSES, name, {"paused": False})
 
     async def _settle(self) -> None:
         world = self.world
@@ -235,6 +239,10 @@ class SimFleet:
             (rates.cordons, self._cordon_one),
             (rates.clock_jumps, self._jump),
         ]
+        edits = self.world.edit_rng
+        for action in (self._pause, self._prioritize, self._prioritize):
+            if edits.random() < 0.5:
+                self.world.loop.call_later(edits.uniform(0.0, self._chaos_s), action)
         for count, action in occasions:
             for _ in range(count):
                 self.world.loop.call_later(self.world.rng.uniform(0.0, self._chaos_s), action)
@@ -308,6 +316,29 @@ class SimFleet:
         self._cordon(machine, schedulable=False)
         back_s = self.world.rng.uniform(1.0, 40.0)
         self.world.loop.call_later(back_s, lambda: self._cordon(machine, schedulable=True))
+
+    def _ask(self, kind: Kind[Any, Any], name: str, spec: dict[str, Any]) -> None:
+        self.world.say(f"ask {kind.folder}/{name} {spec}")
+        file = self.world.ask(kind, name, spec)
+        if self._server.alive:
+            self._server.store.set_desired(kind, name, file)
+
+    def _pause(self) -> None:
+        """Hold the queue back, or the part of it that asks for one pool, and let it go on."""
+        rng = self.world.edit_rng
+        pool = rng.choice(["", "a", "b"])
+        labels = {"pool": pool} if pool else {}
+        self._ask(PAUSES, pool or "all", {"labels": labels, "paused": True})
+        self.world.loop.call_later(
+            rng.uniform(0.5, 30.0), self._ask, PAUSES, pool or "all", {"paused": False}
+        )
+
+    def _prioritize(self) -> None:
+        """Another priority for something that waits just now."""
+        store, rng = self._server.store, self.world.edit_rng
+        waiting = sorted(one.name for one in store.live(PENDING)) if self._server.alive else []
+        if waiting:
+            self._ask(PENDING, rng.choice(waiting), {"priority": rng.randint(1, 5)})
 
     def _jump(self) -> None:
         self.world.clock.jumped_s += self.world.rng.uniform(-7200.0, 7200.0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from controllers.pauses import holds
 from controllers.placement import available, matches
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Counts
+from datastore.kinds import LEASES, PAUSES, PENDING, RUNS, STEPS, WORKERS, Counts
 from datastore.kinds.dispatch import run_of
 from datastore.store import Store
 from sim.models import MODELS
@@ -180,6 +181,7 @@ class Watchman:
             pending.name: pending
             for pending in store.live(PENDING)
             if not pending.spec.cancel
+            and not any(holds(one.spec, pending.spec.placement) for one in store.live(PAUSES))
             and not 0 < MODELS[pending.spec.call.model] <= per_model[pending.spec.call.model]
             and any(matches(pending.spec.placement, worker) for worker in free)
         }

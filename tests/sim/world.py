@@ -78,6 +78,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
+        self.edit_rng = random.Random(f"edits {seed}")
         self.model_rng = random.Random(f"models {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
@@ -128,6 +129,12 @@ class World:
         digest = f"{self.rng.getrandbits(64):016x}"
         file = DesiredFile({"schedulable": schedulable}, digest)
         self.disk.desired[WORKERS.folder, worker] = (WORKERS, file)
+        return file
+
+    def ask(self, kind: Kind[Any, Any], name: str, spec: dict[str, Any]) -> DesiredFile:
+        """A person edits some other desired file; draws nothing of the world's own."""
+        file = DesiredFile(spec, f"{self.edit_rng.getrandbits(64):016x}")
+        self.disk.desired[kind.folder, name] = (kind, file)
         return file
 
     def _callback_failed(self, loop: Any, context: dict[str, Any]) -> None:
