@@ -8,6 +8,7 @@ limits of its step, its job and the workflow allow it. Lighter weights go first,
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -166,8 +167,7 @@ class RunGraph:
             self._end_unit(unit, "succeeded")
             return
         unit.ready.extend(names)
-        self._with_ready.append(unit)
-        self._with_ready.sort(key=lambda one: (one.job.weight, one.step.weight, one.step.name))
+        insort(self._with_ready, unit, key=_weight)
 
     def finish(self, key: StepKey, state: Ended, *, allowed: bool = False) -> None:
         """A copy that was handed out as ready has ended."""
@@ -302,6 +302,10 @@ class RunGraph:
             if any(job.failed or job.cancelled for job in self._jobs.values())
             else ("succeeded")
         )
+
+
+def _weight(unit: Unit) -> tuple[int, int, str]:
+    return unit.job.weight, unit.step.weight, unit.step.name
 
 
 def _calm(job: _JobState) -> Ended:
