@@ -82,6 +82,11 @@ class Proc:
         self.lines = Lines(self.process)
         self.log_path = log
 
+    def log(self) -> str:
+        """What it has said so far of what goes wrong: stderr, and the messages among its events."""
+        said = [str(event["message"]) for event in self.lines.events if "message" in event]
+        return "\n".join([self.log_path.read_text(), *said])
+
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal it and wait for its end; the exit code."""
         self.process.send_signal(number)

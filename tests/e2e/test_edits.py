@@ -37,7 +37,7 @@ class Server:
         return self.repo.records(kind).get(name) or {"spec": {}, "status": {}}
 
     def log(self) -> str:
-        return self.server.log_path.read_text()
+        return self.server.log()
 
     def soon(self, true: Callable[[], bool], what: str, within_s: float = WITHIN_S) -> float:
         """Wait until it is true, which must be in time; how long it took."""
