@@ -228,9 +228,19 @@ class Repo:
         )
 
     def records(self, kind: str) -> dict[str, dict[str, Any]]:
-        """The files of `observed/<kind>`, parsed by plain PyYAML."""
+        """The files of `observed/<kind>`, parsed by plain PyYAML.
+
+        Files follow the journal within some 50 ms: two looks that far apart must be the same, for
+        a second at most, as long as they keep changing.
+        """
         folder = self.path / "datastore" / "observed" / kind
-        return {path.stem: yaml.safe_load(path.read_text()) for path in folder.glob("*.yaml")}
+        texts: dict[str, str] = {}
+        for _ in range(12):
+            before, texts = texts, {path.stem: path.read_text() for path in _found(folder)}
+            if texts and texts == before:
+                break
+            time.sleep(0.08)
+        return {name: yaml.safe_load(text) for name, text in texts.items()}
 
     def until(self, true: Callable[[], bool], what: str = "") -> None:
         """Wait for something that no process tells: files. Polls."""
@@ -242,6 +252,11 @@ class Repo:
     def close(self) -> None:
         for proc in reversed(self.procs):
             proc.stop()
+
+
+def _found(folder: Path) -> list[Path]:
+    """The records' files; one that is just being replaced has another name for a moment."""
+    return sorted(path for path in folder.glob("*.yaml") if path.exists())
 
 
 @contextlib.contextmanager

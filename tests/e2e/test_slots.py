@@ -124,6 +124,7 @@ def test_the_idle_timeout_waits_for_the_last_runner(repo: Repo) -> None:
     _steps(repo, "two", {"short": "true", "long": "sleep 1.5"})
     repo.serve()
     worker = repo.worker("w1", *HERE, "--concurrency", "auto", "--idle-timeout", "1s")
+    repo.until(lambda: "w1" in repo.records("workers"), "the worker's record")
     assert repo.records("workers")["w1"]["status"]["capacity"] == os.cpu_count()
     steps = _steps_of(_start(repo, "two"))
     assert {step["status"] for step in steps.values()} == {"succeeded"}
