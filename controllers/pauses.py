@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controllers.asked import asked
-from controllers.placement import label_holds
 from datastore.clock import Clock, stamp
 from datastore.kinds import PAUSES, Pause, PauseSpec, PauseStatus, Placement
 from datastore.record import Record
@@ -66,8 +65,6 @@ def paused_text(pause: Pause) -> str:
 
 
 def holds(spec: PauseSpec, placement: Placement) -> bool:
-    """Whether a pause holds a requirement back: it asks for all of the pause's labels."""
-    return all(
-        key in placement.labels and label_holds(placement.labels[key], value)
-        for key, value in spec.labels.items()
-    )
+    """Whether a pause holds a requirement back: it asks for each of the pause's labels, and for
+    nothing else in its place; a set or a negation may still be met elsewhere."""
+    return all(placement.labels.get(key) in (value, [value]) for key, value in spec.labels.items())

@@ -38,7 +38,7 @@ from datastore.kinds import (
     PendingStatus,
     Worker,
 )
-from datastore.kinds.dispatch import model_key, run_of
+from datastore.kinds.dispatch import model_key
 from datastore.record import Record
 from datastore.store import Store
 
@@ -76,13 +76,15 @@ class Scheduler:
         self._new_uid = new_uid
         self._awake: set[str] = set()
         self._since: dict[str, float] = {}
+        self._turn = 0
+        self._turns: dict[str, int] = {}
         self._grace_s = grace_s
         self._away_since: dict[str, float] = {}
         self._to_renew: dict[str, None] = {}
         self._pauses = Pauses(store, clock, new_uid)
         self._locks = ModelLocks(store)
         self._pool = WorkerPool(store, self._pauses.holding, self._locks)
-        self._room = WaitingRoom(self._load_of_run, self._pool.added)
+        self._room = WaitingRoom(self._turn_of_run, self._pool.added)
         self.reasons = Reasons(store, self._pool.refused, self._pauses.holding)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
@@ -125,9 +127,9 @@ class Scheduler:
     def _run_changed(self, name: str) -> None:
         if self._store.is_finished(RUNS, name):
             self._pool.forget_run(name)
+            self._turns.pop(name, None)
 
     def _lease_changed(self, name: str) -> None:
-        self._room.load_changed(run_of(name))
         lease = self._store.find(LEASES, name)
         if lease is None or lease.status is None or lease.live:
             return
@@ -315,8 +317,16 @@ class Scheduler:
         if head is not None:
             heapq.heappush(heads, (head[0], key, head[1]))
 
-    def _load_of_run(self, run: str) -> int:
-        return self._store.count_by(LEASES, "live_run", run)
+    def _turn_of_run(self, run: str) -> int:
+        """A run's turn: who has had fewer goes first; a run that is new begins with the others."""
+        turn = max(self._turns.get(run, 0), self._turn)
+        self._turns[run] = turn
+        return turn
+
+    def _took_a_turn(self, run: str) -> None:
+        self._turn = self._turns.get(run, self._turn)
+        self._turns[run] = self._turn + 1
+        self._room.load_changed(run)
 
     def _bind(self, pending: Pending, worker: Worker) -> None:
         """Create the lease and end the wait, in one commit."""
@@ -357,7 +367,7 @@ class Scheduler:
         )
         self._room.remove(pending.name)
         self._store.commit([lease, pending.with_status(ended)])
-        self._room.load_changed(spec.run)
+        self._took_a_turn(spec.run)
 
     # -- reasons ---------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """Dispatches that wait, held by requirement, in the order in which they deserve a slot. Pure.
 
 The order: priority first (1 is most urgent; a dispatch becomes one step more urgent for each five
-minutes waited), then the run with the fewest live leases (so that a fan-out of 10,000 does not
-starve a run of one; who has waited for five minutes no longer stands back for that), then whose
-waiting began first. The same rank compares the heads of different requirements that compete for
-one worker.
+minutes waited), then the run that has had the fewest turns (so that a fan-out of 10,000 does not
+starve a run of one, however few slots there are; who has waited for five minutes no longer stands
+back for that), then whose waiting began first. The same rank compares the heads of different
+requirements that compete for one worker.
 
 A requirement has a shelf per priority, a shelf a lane per run, a lane its dispatches. Each shelf
 keeps two heaps of lane heads, by load and by age, whose entries are checked when they come up
@@ -31,7 +31,7 @@ STALE_MOST = 256
 """Entries of a heap that may have grown old before it is built anew."""
 
 Rank = tuple[int, int, float, int]
-"""Priority with its age counted in, live leases of the run (0 once it has aged), since when it
+"""Priority with its age counted in, turns of the run (0 once it has aged), since when it
 waits in seconds, order of arrival: smallest first."""
 
 
@@ -144,7 +144,7 @@ class WaitingRoom:
         load_of_run: Callable[[str], int],
         on_group: Callable[[str, Group], None] = lambda key, group: None,
     ) -> None:
-        """`load_of_run` answers the number of a run's live leases; `on_group` is told of each
+        """`load_of_run` answers how many turns a run has had; `on_group` is told of each
         requirement that is new."""
         self._on_group = on_group
         self.groups: dict[str, Group] = {}
@@ -206,7 +206,7 @@ class WaitingRoom:
         return tuple(self._aside.get(model, ()))
 
     def load_changed(self, run: str) -> None:
-        """A lease of the run was made or ended."""
+        """The run has had a turn."""
         for key, priority in self._lanes_of_run.get(run, ()):
             shelf = self.groups[key].shelves[priority]
             lane = shelf.lanes[run]

@@ -90,6 +90,24 @@ def test_a_run_of_one_starts_within_the_next_freed_slots_of_a_fan_out(repo: Repo
     many.wait()
 
 
+def test_a_run_of_one_is_not_starved_by_a_fan_out_on_a_single_slot(repo: Repo) -> None:
+    """Regression: both runs had nothing running whenever the only slot was free."""
+    ran = repo.base / "ran"
+    steps = {f"s{number:03}": f"echo many >> {ran}; sleep 0.05" for number in range(100)}
+    repo.shell_workflow("many", steps)
+    repo.shell_workflow("one", {"step": f"echo one >> {ran}"})
+    repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker")
+    many = repo.start("workflow", "run", "many")
+    worker.lines.kind("dispatch_started", 5)
+    view = repo.json("workflow", "run", "one")
+    assert view["status"] == "succeeded"
+    assert view["jobs"][0]["steps"][0].get("waitedS", 0.0) < 1.0
+    assert many.poll() is None, "the fan-out was still under way"
+    many.kill()
+    many.wait()
+
+
 def test_a_more_urgent_run_goes_first(repo: Repo) -> None:
     ran = repo.base / "ran"
     go = repo.base / "go"
