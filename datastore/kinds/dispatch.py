@@ -188,7 +188,6 @@ LEASES = Kind(
     live_states=_LIVE,
     live_indexes={
         "worker": lambda lease: lease.spec.worker,
-        "live_run": lambda lease: lease.spec.run,
         "model": lambda lease: model_key(lease.spec.model_type, lease.spec.model),
     },
     name_indexes={"run": run_of},
