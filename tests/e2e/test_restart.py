@@ -198,7 +198,9 @@ def test_a_stop_of_the_server_lets_no_grace_window_run_out(repo: Repo) -> None:
     began = time.monotonic()
     server.terminate()
     assert time.monotonic() - began < 2, "nothing to wait for"
-    assert [r["status"]["state"] for r in repo.records("leases").values()] == ["active"]
+    # The worker says it started a moment before the server hears of it and makes the lease active.
+    held = [r["status"]["state"] for r in repo.records("leases").values()]
+    assert held in (["bound"], ["active"]), held
     assert [r["status"]["state"] for r in repo.records("workers").values()] == ["disconnected"]
     repo.serve("--grace", "30s")
     assert run.wait(30) == 0
