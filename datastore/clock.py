@@ -22,8 +22,8 @@ class SystemClock:
 
 def stamp(moment: datetime) -> str:
     """`2026-11-29T16:41:31.123Z`: how every record writes a time (UTC, milliseconds)."""
-    utc = moment.astimezone(UTC)
-    return f"{utc:%Y-%m-%dT%H:%M:%S}.{utc.microsecond // 1000:03d}Z"
+    utc = moment.astimezone(UTC).replace(tzinfo=None)
+    return utc.isoformat(timespec="milliseconds") + "Z"
 
 
 def parse_stamp(text: str) -> datetime:

@@ -14,8 +14,8 @@ import errno
 import itertools
 import os
 import stat as stat_bits
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,8 @@ def write(path: str | Path, data: bytes) -> Stat:
     try:
         # An exchange with a folder would succeed, a rename onto one fails as it should.
         if current is None or not _exchanged(temp, path):
-            os.replace(temp, path)
+            with _told_as(path):
+                os.replace(temp, path)
     finally:
         # After an exchange this is the displaced file, after an error ours, else nothing.
         remove(temp)
@@ -72,7 +73,8 @@ def write_once(path: str | Path, data: bytes) -> bool:
     """Put `data` at `path` if nothing is there; whether it was put."""
     temp, _ = _write_beside(path, data, None)
     try:
-        os.link(temp, path)
+        with _told_as(path):
+            os.link(temp, path)
     except FileExistsError:
         return False
     finally:
@@ -176,9 +178,10 @@ def _write_beside(
     durable: bool = False,
 ) -> tuple[str, Stat]:
     """A finished file in the folder of `path`, with the mode bits of the one it replaces."""
-    temp, handle = _create_beside(path, suffix)
+    with _told_as(path):
+        temp, handle = _create_beside(path, suffix)
     try:
-        with open(handle, "wb") as file:
+        with _told_as(path), open(handle, "wb") as file:
             file.write(data)
             file.flush()
             if replaced is not None:
@@ -192,6 +195,12 @@ def _write_beside(
     return temp, stat
 
 
+def _write_all(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
 def _look_like(handle: int, replaced: os.stat_result) -> None:
     """The mode bits of the file that is replaced and, where we may, its owner."""
     if replaced.st_uid != os.geteuid():
@@ -199,6 +208,15 @@ def _look_like(handle: int, replaced: os.stat_result) -> None:
         with suppress(PermissionError):
             os.fchown(handle, replaced.st_uid, replaced.st_gid)
     os.fchmod(handle, stat_bits.S_IMODE(replaced.st_mode))
+
+
+@contextmanager
+def _told_as(path: str | Path) -> Iterator[None]:
+    """Errors name the file that people know, not the one that is written beside it."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _create_beside(path: str | Path, suffix: str) -> tuple[str, int]:
@@ -230,7 +248,8 @@ def _replaced(temp: str, path: str | Path, expected: bytes) -> bool:
     except FileNotFoundError:
         return False
     if unchanged:
-        os.replace(temp, path)
+        with _told_as(path):
+            os.replace(temp, path)
     return unchanged
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import uuid
 from datetime import datetime
 
 
@@ -15,4 +14,6 @@ def uuid7(moment: datetime, randomness: random.Random) -> str:
     value |= randomness.getrandbits(12) << 64
     value |= 0b10 << 62
     value |= randomness.getrandbits(62)
-    return str(uuid.UUID(int=value))
+    digits = f"{value:032x}"
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return "-".join(parts)

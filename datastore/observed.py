@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 ROUND_MAX = 1000
 """Files of one round, and so rows of one transaction of the index."""
-_PACE_S = 0.02
+_REST_MIN_S, _REST_MAX_S = 0.02, 0.5
+_REST_PER_FILE_S = 0.002
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 
@@ -87,6 +88,7 @@ class ObservedWriter:
         self._failed: dict[Key, _Waiting] = {}
         self._followed = followed
         self._wake = threading.Event()
+        self._stopping = threading.Event()
         self._give_up_at: float | None = None
         self._retry_at = 0.0
         self._backoff_s = _BACKOFF_FIRST_S
@@ -134,7 +136,7 @@ class ObservedWriter:
         self._files.stats[kind][name] = stat
 
     def adopt(self, kind: str, row: IndexRow) -> None:
-        """Take a finished record's file that somebody else wrote as it is."""
+        """Take a file that somebody else wrote as it is."""
         self._index.update(puts=[(kind, row)])
         self._files.stats[kind][row.name] = row.stat
 
@@ -149,6 +151,7 @@ class ObservedWriter:
         What the disk refuses for longer than `give_up_after_s` stays in the journal.
         """
         self._give_up_at = time.monotonic() + give_up_after_s
+        self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -239,11 +242,12 @@ class ObservedWriter:
         while True:
             self._wake.wait(self._patience_s())
             self._wake.clear()
-            started_at = time.monotonic()
-            busy = self.round()
+            written = self.round()
             if self._give_up_at is None:
-                # Under load, a short rest lets changes of the same record become one write.
-                time.sleep(max(0.0, _PACE_S - (time.monotonic() - started_at)) if busy else 0.0)
+                # A record that begins and ends during the rest is one file written once. The
+                # more there is to write, the longer the rest: this is where load costs least.
+                rest_s = min(max(_REST_MIN_S, written * _REST_PER_FILE_S), _REST_MAX_S)
+                self._stopping.wait(rest_s)
             elif not self._failed_or_waiting() or time.monotonic() >= self._give_up_at:
                 return
 
@@ -257,8 +261,8 @@ class ObservedWriter:
         with self._lock:
             return bool(self._failed or self._waiting)
 
-    def round(self) -> bool:
-        """Write what waits, ROUND_MAX files at most; whether more came meanwhile."""
+    def round(self) -> int:
+        """Write what waits, ROUND_MAX files at most; how many there were."""
         with self._files_lock:
             batch = self._take()
             if batch:
@@ -266,13 +270,13 @@ class ObservedWriter:
                 with self._lock:
                     self._writing = {}
                     self._failed.update(failed)
-        with self._lock:
-            return bool(self._waiting)
+        return len(batch)
 
     def catch_up(self) -> None:
         """Rounds until nothing waits but what the disk refuses."""
-        while self.round():
-            pass
+        self.round()
+        while self._waiting:
+            self.round()
 
     def _take(self) -> dict[Key, _Waiting]:
         with self._lock:
@@ -301,7 +305,9 @@ class ObservedWriter:
                 row = self._files.apply(waiting.op)
             except OSError as error:
                 failed[key] = waiting
-                reason = f"files of {key[0]} cannot be written: {error.strerror or error}"
+                tree = "history" if key[0] == HISTORY else "observed"
+                why = error.strerror or error
+                reason = f"the files of datastore/{tree}/ cannot be written: {why}"
                 continue
             if row is not None:
                 puts.append((key[0], row))
@@ -346,11 +352,11 @@ class ObservedWriter:
             self._retry_at = time.monotonic() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
             if reason != self._trouble:
-                log.error("%s; retrying until they can", reason)
+                log.error("%s; nothing is lost, it is tried again until it succeeds", reason)
         elif not self._failed:
             self._backoff_s = _BACKOFF_FIRST_S
             if self._trouble is not None:
-                log.warning("files can be written again")
+                log.warning("the files of datastore/ can be written again")
         if reason is not None or not self._failed:
             self._trouble = reason
 

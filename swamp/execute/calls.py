@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from controllers.probes import MARKER, PROBE_METHOD, PROBE_TYPE
 from datastore.errors import SwampError
 from datastore.kinds import Call
 
@@ -104,6 +107,15 @@ def _parse_shell(call: Call) -> ShellCall:
     )
 
 
+def _parse_probe(call: Call) -> ShellCall:
+    """Shows that this machine executes steps; this very Python does it, whatever else is there."""
+    marker = call.arguments.get(MARKER)
+    if set(call.arguments) - {MARKER, "outputs"} or not isinstance(marker, str) or not marker:
+        raise CallError(f"{_where(call)}: it takes '{MARKER}', a text, and 'outputs'", MARKER)
+    command = [sys.executable, "-m", "swamp.execute.probe", marker]
+    return ShellCall(run=shlex.join(command), outputs=_outputs(call, call.arguments.get("outputs")))
+
+
 def _timeout(call: Call, value: Any) -> int | None:
     if value is None:
         return None
@@ -173,4 +185,5 @@ def _instead(wrong: str, known: Iterable[str], what: str) -> str:
 
 _TYPES: Mapping[str, Mapping[str, Callable[[Call], ShellCall]]] = {
     SHELL: {"execute": _parse_shell},
+    PROBE_TYPE: {PROBE_METHOD: _parse_probe},
 }

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import uuid
-from asyncio.subprocess import Process
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +17,13 @@ from typing import Protocol
 
 from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
+from swamp.execute.child import Child, start_child
 from swamp.execute.ending import Ending, describe, not_started
+from swamp.execute.leftovers import Leftovers
 from swamp.execute.processes import (
     DISPATCH_VARIABLE,
     MARK_VARIABLE,
     group_alive,
-    kill_marked,
     signal_group,
 )
 from swamp.execute.redaction import Redactor, masked_outcome
@@ -77,21 +74,6 @@ class Unwatched:
         pass
 
 
-class _Strays:
-    """One look through the processes at a time, which serves everybody who asked before it."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._wanted: set[str] = set()
-
-    async def kill(self, mark: str) -> None:
-        self._wanted.add(mark)
-        async with self._turn:
-            if mark in self._wanted:
-                batch, self._wanted = self._wanted, set()
-                await asyncio.to_thread(kill_marked, batch)
-
-
 @dataclass(frozen=True)
 class Host:
     """What all executions of a process share; one per event loop. `scratch` must exist."""
@@ -100,7 +82,10 @@ class Host:
     watch: Watch = field(default_factory=Unwatched)
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
-    strays: _Strays = field(default_factory=_Strays, init=False)
+    leftovers: Leftovers = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "leftovers", Leftovers(self.scratch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +121,7 @@ class Execution:
             Pump("stdout", self._output, order.redactor),
             Pump("stderr", self._output, order.redactor),
         )
-        self._process: Process | None = None
+        self._process: Child | None = None
         self._stopped: str | None = None
         self._patience_s = host.patience.kill_after_s
         self._kill_at = 0.0
@@ -164,14 +149,14 @@ class Execution:
         self._host.watch.begin(self._mark)
         scratch: str | None = None
         try:
-            scratch = await asyncio.to_thread(self._new_scratch)
+            scratch = await self._host.leftovers.new_scratch()
             outcome = await self._run_in(self._directory(scratch))
         except (OSError, ValueError) as error:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
-            self._host.watch.end(self._mark)
             if scratch is not None:
-                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+                await self._host.leftovers.clear(self._mark, scratch)
+            self._host.watch.end(self._mark)
         took_ms = round((self._loop.time() - began) * 1000)
         outcome = outcome.model_copy(update={"duration_ms": took_ms})
         return masked_outcome(outcome, self._order.redactor)
@@ -198,22 +183,13 @@ class Execution:
             (self._output.text("stdout"), self._output.text("stderr")),
         )
 
-    async def _spawn(self, directory: str) -> Process:
+    async def _spawn(self, directory: str) -> Child:
         ends: list[int] = []
         try:
             for pump in self._pumps:
                 ends.append(await pump.open())  # noqa: PERF401
-            return await asyncio.create_subprocess_exec(
-                "/bin/sh",
-                "-c",
-                self._order.call.run,
-                stdin=subprocess.DEVNULL,
-                stdout=ends[0],
-                stderr=ends[1],
-                cwd=directory,
-                env=self._environment(),
-                start_new_session=True,
-            )
+            command = ("/bin/sh", "-c", self._order.call.run)
+            return start_child(command, directory, self._environment(), (ends[0], ends[1]))
         except BaseException:
             self._close_pumps()
             raise
@@ -257,12 +233,11 @@ class Execution:
         while self._loop.time() < self._kill_at and await asyncio.to_thread(group_alive, group):  # noqa: ASYNC110
             await asyncio.sleep(_GROUP_POLL_S)
 
-    async def _clean_up(self, process: Process) -> None:
+    async def _clean_up(self, process: Child) -> None:
         for timer in self._timers:
             timer.cancel()
         signal_group(process.pid, signal.SIGKILL)
         await process.wait()
-        await self._host.strays.kill(self._mark)
         self._close_pumps()
 
     def _signal(self, number: signal.Signals) -> None:
@@ -275,9 +250,6 @@ class Execution:
     def _close_pumps(self) -> None:
         for pump in self._pumps:
             pump.close()
-
-    def _new_scratch(self) -> str:
-        return tempfile.mkdtemp(prefix="run-", dir=self._host.scratch)
 
     def _directory(self, scratch: str) -> str:
         return os.path.join(scratch, self._order.call.working_dir or "")

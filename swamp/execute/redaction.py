@@ -11,6 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from urllib.parse import quote, quote_plus
 
 from datastore.kinds import Outcome
@@ -26,7 +27,11 @@ class Redactor:
     def __init__(self, values: Iterable[str]) -> None:
         forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
         self._forms = sorted(forms, key=lambda form: (-len(form), form))
-        self._pattern = re.compile(b"|".join(map(re.escape, self._forms)))
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[bytes]:
+        # Compiling costs more than all else that is done for a short step, and few need it.
+        return re.compile(b"|".join(map(re.escape, self._forms)))
 
     def __bool__(self) -> bool:
         return bool(self._forms)

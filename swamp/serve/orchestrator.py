@@ -18,6 +18,7 @@ from typing import Any
 
 from controllers.boot_sweep import BootSweep
 from controllers.manager import Manager, Settings
+from controllers.probes import Verification
 from controllers.retention import Keep
 from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
@@ -45,6 +46,7 @@ from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
 from swamp.serve.death_reports import DeathReports
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.local_executor import LocalRunner
+from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
 from swamp.serve.step_data import OutputsOfSteps
@@ -84,6 +86,8 @@ class ServeOptions:
     file_events: bool = True
     """Without them people's edits are found by the rescan alone."""
     keep: Keep = field(default_factory=Keep)
+    verify_on_enroll: bool = False
+    """Whether workers get steps only once a probe of them has passed."""
     output_max_bytes: int = OUTPUT_MAX_BYTES
     """The most that one output of a step may have."""
     only_run: str | None = None
@@ -102,7 +106,8 @@ class Orchestrator:
         self._report = report
         self._front = front
         self._clock: Clock = SystemClock()
-        self._random = random.SystemRandom()
+        # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
+        self._random = random.Random()
 
     async def run(self) -> None:
         """From opening the repository to its clean close."""
@@ -132,12 +137,14 @@ class Orchestrator:
         )
         await watch.start()
         untold: list[str] = []
+        live = store.live(RUNS)
         if self._options.only_run is None:
             finished = [name for name in store.names(RUNS) if store.is_finished(RUNS, name)]
             untold = await asyncio.to_thread(events.untold, finished)
-            live = [run.name for run in store.live(RUNS)]
-            await asyncio.to_thread(events.recover, [*live, *untold])
-            await self._sweep(store, found)
+        else:
+            live = tuple(run for run in live if run.spec.own_process)
+        await asyncio.to_thread(events.recover, [*(run.name for run in live), *untold])
+        untold += await self._sweep(store, found)
 
         async def look_at_desired(kind: Kind[Any, Any], name: str) -> None:
             watch.apply(await asyncio.to_thread(desired.refresh_record, kind, name))
@@ -145,14 +152,12 @@ class Orchestrator:
         async def fresh_token(name: str) -> None:
             await look_at_desired(TOKENS, name)
 
-        environment = {key: value for key, value in os.environ.items() if ships(key)}
         credentials = Credentials(await asyncio.to_thread(load_or_make, layout))
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)
-        grace_s = self._options.grace_s
-        rules = Rules(grace_s, environment, fresh_token, secrets, credentials.of_death)
-        sessions = Sessions(store, events, rules)
+        probes = ProbeOutput(events, outputs)
+        sessions = Sessions(store, probes, self._rules(credentials, secrets, fresh_token))
         runner = LocalRunner(store, events, layout.private / "scratch", secrets)
-        manager = self._manager(store, sessions, events, runner, catalog, outputs)
+        manager = self._manager(store, sessions, events, runner, catalog, probes)
         sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
         data.bind(manager.leases)
         runner.bind(manager.runs.local_ended)
@@ -194,6 +199,17 @@ class Orchestrator:
         finally:
             await asyncio.to_thread(events.close)
 
+    def _rules(
+        self,
+        credentials: Credentials,
+        secrets: DispatchSecrets,
+        fresh_token: Callable[[str], Awaitable[None]],
+    ) -> Rules:
+        """What workers are told or held to."""
+        environment = {key: value for key, value in os.environ.items() if ships(key)}
+        grace_s = self._options.grace_s
+        return Rules(grace_s, environment, fresh_token, secrets, credentials.of_death)
+
     def _step_data(
         self, store: Store, credentials: Credentials
     ) -> tuple[DispatchSecrets, OutputsOfSteps, DataPlane]:
@@ -216,7 +232,7 @@ class Orchestrator:
         events: EventLog,
         runner: LocalRunner,
         catalog: Catalog,
-        outputs: OutputsOfSteps,
+        probes: ProbeOutput,
     ) -> Manager:
         options = self._options
         context = RunContext(
@@ -230,10 +246,14 @@ class Orchestrator:
             defaults=self._defaults(),
             # As for runners: the server's own tokens are not for workflows.
             env=runner_environment(os.environ, {}, {}),
-            data=outputs,
+            data=probes.outputs,
             only_run=options.only_run,
         )
-        settings = Settings(grace_s=options.grace_s, keep=options.keep)
+        settings = Settings(
+            grace_s=options.grace_s,
+            keep=options.keep,
+            verification=Verification(options.verify_on_enroll, probes),
+        )
         return Manager(store, sessions, context, settings, self._random, events.forget)
 
     def _defaults(self) -> Defaults:
@@ -243,7 +263,8 @@ class Orchestrator:
             return Defaults(self._options.queue_timeout_s, "serve")
         return Defaults()
 
-    async def _sweep(self, store: Store, found: LoadReport) -> None:
+    async def _sweep(self, store: Store, found: LoadReport) -> list[str]:
+        """Sweep, and report what was found; the runs that it ended and whose end is to be told."""
         for problem in found.invalid:
             self._report({"kind": "warning", "message": str(problem)})
         for path in (*found.put_back, *found.restored):
@@ -258,7 +279,7 @@ class Orchestrator:
             recover=recover,
             last_alive=self._lock.last_held,
         )
-        swept = sweep.run()
+        swept = sweep.run() if self._options.only_run is None else sweep.run_of_commands()
         await store.barrier()
         for warning in swept.warnings:
             self._report({"kind": "warning", "message": warning})
@@ -266,3 +287,4 @@ class Orchestrator:
         if summary is not None:
             counts = dict(swept.counts)
             self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})
+        return swept.ended_runs

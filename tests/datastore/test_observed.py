@@ -82,7 +82,7 @@ def test_more_than_one_round_is_written_in_order(
 ) -> None:
     monkeypatch.setattr("datastore.observed.ROUND_MAX", 3)
     observed.writer.follow(1, [Put(worker(f"w{number}")) for number in range(7)])
-    assert observed.writer.round() is True
+    assert observed.writer.round() == 3
     assert observed.writer.shown_through() == 3
     observed.writer.catch_up()
     assert observed.writer.shown_through() == 7
@@ -149,6 +149,27 @@ def test_refused_write_is_retried_and_holds_up_nobody_else(observed: Fixture) ->
     until(lambda: observed.writer.shown_through() == 4)
     assert observed.writer.trouble is None
     assert observed.shown("workers", "a")["status"]["lastSeenAt"] == "later"
+
+
+def test_a_tree_that_cannot_be_written_is_one_line_whatever_changes_in_it(
+    observed: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    kinds = ("workers", "tokens")
+    for kind in kinds:
+        shutil.rmtree(observed.layout.observed(kind))
+        observed.layout.observed(kind).touch()
+    observed.writer.start()
+    for seq, op in enumerate((Put(worker("a")), Put(token("t")), Put(worker("b"))), 1):
+        observed.writer.follow(seq, [op])
+        until(lambda seq=seq: len(observed.writer._failed) == seq)
+    assert caplog.messages == [
+        "the files of datastore/observed/ cannot be written: Not a directory;"
+        " nothing is lost, it is tried again until it succeeds"
+    ]
+    for kind in kinds:
+        observed.layout.observed(kind).unlink()
+    until(lambda: observed.writer.shown_through() == 3)
+    until(lambda: caplog.messages[1:] == ["the files of datastore/ can be written again"])
 
 
 def test_change_that_was_refused_never_undoes_a_newer_one(observed: Fixture) -> None:
