@@ -13,12 +13,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from swamp.execute.processes import Birth
+
 
 class Child:
     """A started child; it leads a session and a process group of its own."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
+        self.birth = Birth.of(process.pid)
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()

@@ -7,10 +7,11 @@ it in the group or outside of it; the last byte of output reaches the sink befor
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -48,14 +49,14 @@ class Watch(Protocol):
     def tell_death_to(self, url: str, instance: str, credential: str) -> None:
         """Where and how to tell, should this process die."""
 
-    def begin(self, mark: str) -> None:
-        """Processes with this mark may exist from now on."""
+    def begin(self, family: str) -> None:
+        """Processes with a mark of this family (`FAMILY.…`) may exist from now on."""
 
     def spawned(self, mark: str, group: int) -> None:
         """The execution has this process group."""
 
     def end(self, mark: str) -> None:
-        """Nothing of it is left."""
+        """Nothing of that execution is left."""
 
 
 class Unwatched:
@@ -64,7 +65,7 @@ class Unwatched:
     def tell_death_to(self, url: str, instance: str, credential: str) -> None:
         pass
 
-    def begin(self, mark: str) -> None:
+    def begin(self, family: str) -> None:
         pass
 
     def spawned(self, mark: str, group: int) -> None:
@@ -83,9 +84,16 @@ class Host:
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
     leftovers: Leftovers = field(init=False)
+    family: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
+    _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "leftovers", Leftovers(self.scratch))
+        self.watch.begin(self.family)
+
+    def new_mark(self) -> str:
+        """What marks the processes of one execution."""
+        return f"{self.family}.{next(self._numbers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +121,7 @@ class Execution:
 
     def __init__(self, order: Order, sink: Sink, host: Host) -> None:
         self._order = order
-        self._mark = uuid.uuid4().hex
+        self._mark = host.new_mark()
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._output = Output(sink, host.limits)
@@ -146,7 +154,6 @@ class Execution:
     async def run(self) -> Outcome:
         """Execute; the outcome, whichever it is. Cancelling it kills the group."""
         began = self._loop.time()
-        self._host.watch.begin(self._mark)
         scratch: str | None = None
         try:
             scratch = await self._host.leftovers.new_scratch()
@@ -155,7 +162,8 @@ class Execution:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
             if scratch is not None:
-                await self._host.leftovers.clear(self._mark, scratch)
+                child = self._process.birth if self._process is not None else None
+                await self._host.leftovers.clear(self._mark, scratch, child)
             self._host.watch.end(self._mark)
         took_ms = round((self._loop.time() - began) * 1000)
         outcome = outcome.model_copy(update={"duration_ms": took_ms})

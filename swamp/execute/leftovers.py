@@ -12,13 +12,20 @@ import shutil
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from swamp.execute.processes import kill_marked
+from swamp.execute.processes import Birth, kill_marked
 
 _READY_MAX = 8
 _READY_FOR_S = 5.0
 """Longer than this, a folder made ahead may have been tidied away by the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    scratch: str
+    child: Birth | None
 
 
 class Leftovers:
@@ -27,7 +34,7 @@ class Leftovers:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._turn = asyncio.Lock()
-        self._left: dict[str, str] = {}
+        self._left: dict[str, _Left] = {}
         self._full: set[str] = set()
         self._ready: list[tuple[float, str]] = []
 
@@ -39,9 +46,12 @@ class Leftovers:
                 return scratch
         return await asyncio.to_thread(self._make)
 
-    async def clear(self, mark: str, scratch: str) -> None:
-        """Return when no process with the mark is left, nor the folder."""
-        self._left[mark] = scratch
+    async def clear(self, mark: str, scratch: str, child: Birth | None) -> None:
+        """Return when no process with the mark is left, nor the folder.
+
+        `child` is the first process that had the mark; None if there was none.
+        """
+        self._left[mark] = _Left(scratch, child)
         async with self._turn:
             batch, self._left = self._left, {}
             if mark in batch:
@@ -51,13 +61,15 @@ class Leftovers:
             # Not in that turn: a big folder takes long, and others wait for theirs.
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
-    def _clear(self, batch: dict[str, str]) -> None:
-        kill_marked(batch.keys())
-        for scratch in batch.values():
+    def _clear(self, batch: dict[str, _Left]) -> None:
+        births = [left.child for left in batch.values() if left.child is not None]
+        if births:
+            kill_marked(batch.keys(), min(births, key=lambda birth: birth.at_s))
+        for left in batch.values():
             try:
-                os.rmdir(scratch)
+                os.rmdir(left.scratch)
             except OSError:
-                self._full.add(scratch)
+                self._full.add(left.scratch)
         with suppress(OSError):
             for _ in range(min(len(batch), _READY_MAX - len(self._ready))):
                 self._ready.append((time.monotonic(), self._make()))

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 
 DISPATCH_VARIABLE = "SWAMP_DISPATCH"
 """Tells each process of a dispatch the dispatch id."""
@@ -19,6 +22,8 @@ MARK_VARIABLE = "SWAMP_RUNNER"
 """Holds the mark of the execution, which every process of it inherits."""
 
 _PASSES_MAX = 20
+_FORKS_PER_S = 100_000
+"""More than a machine starts: before so many, no pid has been given twice."""
 
 
 def signal_group(group: int, number: signal.Signals) -> bool:
@@ -47,16 +52,53 @@ def group_alive(group: int) -> bool:
     return not pids or any(_runs_in(pid, group) for pid in pids)
 
 
-def kill_marked(marks: Collection[str]) -> int:
+def kill_marked(marks: Collection[str], after: Birth | None = None) -> int:
     """KILL every process that carries one of these marks; says how many.
 
-    Blocking, about 20 µs per process of the machine. It looks again until a pass finds nobody,
-    since a process may fork between being seen and being killed.
+    Blocking, about 20 µs per process of the machine, or of those born after the given birth. It
+    looks again until a pass finds nobody, since a process may fork between being seen and being
+    killed.
     """
     wanted = {f"{MARK_VARIABLE}={mark}".encode() for mark in marks}
+    return _kill(lambda variables: bool(wanted & variables), after)
+
+
+def kill_descendants(family: str) -> int:
+    """As `kill_marked`: every process whose mark is of this family (`FAMILY.…`)."""
+    begins = f"{MARK_VARIABLE}={family}.".encode()
+    return _kill(lambda variables: any(one.startswith(begins) for one in variables), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A process that was born: its descendants have later pids, until pids begin anew."""
+
+    pid: int
+    at_s: float
+    """By the monotonic clock."""
+
+    @classmethod
+    def of(cls, pid: int) -> Birth:
+        """The birth of a process that was started just now."""
+        return cls(pid, time.monotonic())
+
+    def later(self, pids: Iterable[int]) -> list[int]:
+        """Those which may be younger; all of them when pids may have gone all the way round."""
+        found = list(pids)
+        newest = _newest_pid()
+        if newest is None or time.monotonic() - self.at_s > _pid_max() / _FORKS_PER_S:
+            return found
+        if newest >= self.pid:
+            return [pid for pid in found if self.pid < pid <= newest]
+        return [pid for pid in found if pid > self.pid or pid <= newest]
+
+
+def _kill(is_wanted: Callable[[set[bytes]], bool], after: Birth | None) -> int:
     killed = 0
+    own = os.getpid()
     for _ in range(_PASSES_MAX):
-        found = _marked(wanted)
+        pids = _pids() if after is None else after.later(_pids())
+        found = [pid for pid in pids if pid != own and is_wanted(_variables(pid))]
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -66,9 +108,18 @@ def kill_marked(marks: Collection[str]) -> int:
     return killed
 
 
-def _marked(wanted: set[bytes]) -> list[int]:
-    own = os.getpid()
-    return [pid for pid in _pids() if pid != own and wanted & _variables(pid)]
+def _newest_pid() -> int | None:
+    """The pid that was given last, in our own namespace; None where nobody says."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as load:
+        return int(load.read().split()[4]) or None
+    return None
+
+
+@cache
+def _pid_max() -> int:
+    with suppress(OSError, ValueError), open("/proc/sys/kernel/pid_max", "rb") as number:
+        return int(number.read())
+    return 0
 
 
 def _pids() -> list[int]:

@@ -1,10 +1,10 @@
 """The guard: a small process that ends what a worker leaves behind when it dies.
 
-It reads lines from a pipe that only the worker holds open: `begin MARK`, `group PGID MARK` and
-`end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is the end of
-the worker; then everything that has begun and not ended is killed, and after that the orchestrator
-is told, unless the worker said that all is over. Standard library only, so that it starts in 10 ms
-and stays small.
+It reads lines from a pipe that only the worker holds open: `begin FAMILY` (of marks), `group PGID
+MARK` and `end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is
+the end of the worker; then every group that has not ended and every process with a mark of the
+family is killed, and after that the orchestrator is told, unless the worker said that all is over.
+Standard library only, so that it starts in 10 ms and stays small.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from swamp.execute.processes import kill_marked, signal_group
+from swamp.execute.processes import kill_descendants, signal_group
 
 
 @dataclass
 class Legacy:
-    """What a worker leaves: `groups` by mark (None: not known yet), and whom to `tell`."""
+    """What a worker leaves: the `family` of its marks, `groups` by mark, and whom to `tell`."""
 
-    groups: dict[str, int | None] = field(default_factory=dict)
+    family: str | None = None
+    groups: dict[str, int] = field(default_factory=dict)
     tell: tuple[str, str, str] | None = None
     """URL, instance and credential of the report; None when there is nothing to report."""
 
@@ -34,10 +35,9 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     left = follow(sys.stdin.buffer)
     for group in left.groups.values():
-        if group is not None:
-            signal_group(group, signal.SIGKILL)
-    if left.groups:
-        kill_marked(left.groups.keys())
+        signal_group(group, signal.SIGKILL)
+    if left.family is not None:
+        kill_descendants(left.family)
     if left.tell is not None:
         # Only now: what it needs costs memory that no guard of a living worker should hold.
         from swamp.worker.obituary import report_death
@@ -54,7 +54,7 @@ def follow(lines: Iterable[bytes]) -> Legacy:
         verb, _, rest = line.decode().strip().partition(" ")
         words = rest.split()
         if verb == "begin":
-            left.groups[words[0]] = None
+            left.family = words[0]
         elif verb == "group":
             left.groups[words[1]] = int(words[0])
         elif verb == "end":

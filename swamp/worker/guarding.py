@@ -19,6 +19,7 @@ _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); from swamp.worker.guard import main; main()"
 )
 _RESTART_S = 1.0
+_END_WITHIN_S = 0.1
 
 
 class Guard:
@@ -27,7 +28,9 @@ class Guard:
     def __init__(self, ca_cert: Path | None = None) -> None:
         """`ca_cert`: whom the guard trusts when it reports a death over TLS."""
         self._extra = {} if ca_cert is None else {CA_VARIABLE: str(ca_cert.absolute())}
-        self._left: dict[str, int | None] = {}
+        self._family: str | None = None
+        self._left: dict[str, int] = {}
+        self._unsaid: list[str] = []
         self._tell_death: str | None = None
         self._process: Process | None = None
 
@@ -36,17 +39,20 @@ class Guard:
         """The guard process; None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def begin(self, mark: str) -> None:
-        self._left[mark] = None
-        self._tell(f"begin {mark}")
+    def begin(self, family: str) -> None:
+        self._family = family
+        self._tell(f"begin {family}")
 
     def spawned(self, mark: str, group: int) -> None:
         self._left[mark] = group
         self._tell(f"group {group} {mark}")
 
     def end(self, mark: str) -> None:
-        self._left.pop(mark, None)
-        self._tell(f"end {mark}")
+        # It can wait for the next line a little: no pid comes again that soon.
+        if self._left.pop(mark, None) is not None:
+            self._unsaid.append(f"end {mark}")
+            if len(self._unsaid) == 1:
+                asyncio.get_running_loop().call_later(_END_WITHIN_S, self._tell)
 
     def tell_death_to(self, url: str, instance: str, credential: str) -> None:
         # Without a credential, nobody would believe it.
@@ -93,13 +99,14 @@ class Guard:
             env=runner_environment(os.environ, {}, self._extra),
             start_new_session=True,
         )
-        if self._tell_death is not None:
-            self._tell(self._tell_death)
-        for mark, group in self._left.items():
-            self._tell(f"begin {mark}" if group is None else f"group {group} {mark}")
+        self._unsaid.clear()
+        known = [] if self._family is None else [f"begin {self._family}"]
+        known += [] if self._tell_death is None else [self._tell_death]
+        self._tell(*known, *(f"group {group} {mark}" for mark, group in self._left.items()))
 
-    def _tell(self, line: str) -> None:
-        if self._process is None or self._process.stdin is None:
-            return
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(f"{line}\n".encode())
+    def _tell(self, *lines: str) -> None:
+        text = "".join(f"{line}\n" for line in (*self._unsaid, *lines))
+        self._unsaid.clear()
+        pipe = None if self._process is None else self._process.stdin
+        if text and pipe is not None and not pipe.is_closing():
+            pipe.write(text.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import Any
 
 import pytest
@@ -70,3 +72,16 @@ def test_outputs_are_names(outputs: object) -> None:
         "a",
         "B-2_c.d",
     )
+
+
+def test_a_probe_is_run_by_the_very_python_that_runs_the_worker() -> None:
+    asked = {"probeMarker": "it's me", "outputs": ["probe-result"]}
+    parsed = ShellCall.parse(call(asked, "swamp/fleet-probe", "verify"))
+    assert shlex.split(parsed.run) == [sys.executable, "-m", "swamp.execute.probe", "it's me"]
+    assert parsed.outputs == ("probe-result",)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"probeMarker": ""}, {"probeMarker": "m", "run": "x"}])
+def test_a_probe_takes_its_marker_and_no_command(arguments: dict[str, Any]) -> None:
+    with pytest.raises(CallError, match="it takes 'probeMarker'"):
+        ShellCall.parse(call(arguments, "swamp/fleet-probe", "verify"))

@@ -40,8 +40,9 @@ async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Pr
 
 
 def test_guard_knows_what_has_begun_and_not_ended() -> None:
-    lines = [b"begin a\n", b"begin b\n", b"group 12 a\n", b"begin c\n", b"end c\n", b"end x\n"]
-    assert follow([*lines, b"end "]).groups == {"a": 12, "b": None}
+    lines = [b"begin f\n", b"group 12 f.1\n", b"group 13 f.2\n", b"end f.2\n", b"end x\n"]
+    left = follow([*lines, b"end f.1"])
+    assert (left.family, left.groups) == ("f", {"f.1": 12})
 
 
 def only_child(pid: int) -> int:

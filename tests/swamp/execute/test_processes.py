@@ -1,0 +1,52 @@
+"""Which processes may descend from another, told by their numbers alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+
+import pytest
+
+from swamp.execute import processes
+from swamp.execute.processes import MARK_VARIABLE, Birth, kill_marked
+
+
+@pytest.mark.parametrize(
+    ("newest", "younger"),
+    [
+        pytest.param(300, [201, 300], id="the usual"),
+        pytest.param(100, [7, 100, 201, 300, 301], id="pids have begun anew"),
+        pytest.param(None, [7, 100, 199, 200, 201, 300, 301], id="nobody says"),
+    ],
+)
+def test_later_pids(
+    monkeypatch: pytest.MonkeyPatch, newest: int | None, younger: list[int]
+) -> None:
+    monkeypatch.setattr(processes, "_newest_pid", lambda: newest)
+    monkeypatch.setattr(processes, "_pid_max", lambda: 1 << 30)
+    assert Birth.of(200).later([7, 100, 199, 200, 201, 300, 301]) == younger
+
+
+def test_after_a_while_any_pid_may_be_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_newest_pid", lambda: 300)
+    monkeypatch.setattr(processes, "_pid_max", lambda: 100_000)
+    old = Birth(200, time.monotonic() - 1.5)
+    assert old.later([100, 250]) == [100, 250]
+
+
+@pytest.mark.parametrize("age_s", [0.0, 1e6], ids=["by pid", "by a look at all"])
+def test_a_marked_process_is_found_and_others_are_left_alone(age_s: float) -> None:
+    mark = uuid.uuid4().hex
+    before = Birth(os.getpid(), time.monotonic() - age_s)
+    ours = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: mark})
+    other = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: mark + "x"})
+    try:
+        assert kill_marked([mark], before) == 1
+        assert ours.wait(5) == -9
+        assert other.poll() is None
+    finally:
+        for process in (ours, other):
+            process.kill()
+            process.wait()
