@@ -69,22 +69,26 @@ class Record(Generic[S, T]):
 
     def document(self) -> dict[str, Any]:
         """The record as its YAML file shows it, keys in their stable order."""
-        metadata: dict[str, Any] = {
-            "name": self.name,
-            "uid": self.uid,
-            "createdAt": self.created_at,
-        }
-        if self.owner is not None:
-            metadata["owner"] = self.owner
         document: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": self.kind.title,
-            "metadata": metadata,
+            "metadata": self._metadata(),
             "spec": self.spec.document(),
         }
         if self.status is not None:
             document["status"] = self.status.document()
         return document
+
+    def status_document(self) -> dict[str, Any]:
+        """As `document`, without what a change of the status leaves as it was."""
+        document: dict[str, Any] = {"metadata": self._metadata()}
+        if self.status is not None:
+            document["status"] = self.status.document()
+        return document
+
+    def _metadata(self) -> dict[str, Any]:
+        metadata = {"name": self.name, "uid": self.uid, "createdAt": self.created_at}
+        return metadata if self.owner is None else {**metadata, "owner": self.owner}
 
 
 @dataclass(frozen=True, eq=False)

@@ -330,10 +330,8 @@ class SqliteJournal:
 def _row_of(op: Op) -> tuple[str, str, bytes | None]:
     match op:
         case Put(record, status_only):
-            document = record.document()
-            if status_only:
-                # A big spec is not written again each time a status changes.
-                del document["apiVersion"], document["kind"], document["spec"]
+            # A big spec is not written again each time a status changes.
+            document = record.status_document() if status_only else record.document()
             return record.kind.folder, record.name, to_json(document)
         case Remove(kind, name):
             return kind.folder, name, None
