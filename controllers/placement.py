@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal
 
-from controllers.requirement import label_text
 from datastore.kinds import LabelRule, NotIn, Placement, Worker, WorkerStatus
 
-State = Literal["fits", "elsewhere", "disconnected", "cordoned", "draining", "full", "busy"]
+State = Literal[
+    "fits", "elsewhere", "disconnected", "cordoned", "draining", "unverified", "full", "busy"
+]
 """`elsewhere`: the placement names other workers. `busy`: it refused a dispatch a moment ago."""
+
+PROBE_RUNS = "its probe is under way"
+
+HINTS_FROM_MOST = 1_000
+"""Workers whose labels are gone through for one that was perhaps meant."""
 
 SHOWN_MOST = 6
 """Values or names listed in one reason."""
@@ -41,7 +47,7 @@ def drains(worker: Worker) -> bool:
 
 
 def available(worker: Worker) -> bool:
-    """Whether the worker takes dispatches at all, its slots aside."""
+    """Whether the worker takes steps at all, its slots aside. The one place that decides it."""
     status = worker.status
     return (
         status is not None
@@ -49,6 +55,11 @@ def available(worker: Worker) -> bool:
         and not drains(worker)
         and worker.spec.schedulable
     )
+
+
+def takes_probes(worker: Worker) -> bool:
+    """Whether a probe may show that the worker works: also while it gets no steps."""
+    return worker.live and not drains(worker)
 
 
 def choose(workers: Iterable[Worker], free: Callable[[Worker], int]) -> Worker | None:
@@ -83,6 +94,14 @@ class Fleet:
     """Whether the worker refused a dispatch a moment ago."""
     known: int = 0
     """How many workers ever enrolled."""
+    alike: tuple[tuple[Worker, tuple[Worker, ...]], ...] | None = None
+    """The same workers by what requirements can tell apart, with one of each to look at; None
+    where nobody has sorted them."""
+
+    @property
+    def shapes(self) -> Iterable[tuple[Worker, tuple[Worker, ...]]]:
+        """Workers that one look tells apart from others, if they were sorted."""
+        return ((one, (one,)) for one in self.workers) if self.alike is None else self.alike
 
 
 def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
@@ -93,12 +112,14 @@ def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
     lack = _lack(placement, name, status)
     if lack is not None:
         return Verdict(name, "elsewhere", lack)
-    if status.state != "connected":
+    if not worker.live:
         return Verdict(name, "disconnected", f"since {status.disconnected_at or 'long ago'}")
     if not worker.spec.schedulable:
         return Verdict(name, "cordoned", worker.spec.note or "")
     if drains(worker):
         return Verdict(name, "draining", worker.spec.note or "")
+    if status.state == "unverified":
+        return Verdict(name, "unverified", status.verify_failure or PROBE_RUNS)
     holders = fleet.holders(name)
     if len(holders) >= status.capacity:
         return Verdict(name, "full", ", ".join(sorted(holders)))
@@ -118,37 +139,45 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
     """`0 of 3 workers fit: 1 draining, 2 lack pool=gpu (pool is: cpu, build)`.
 
     Codes: `no_workers`, `no_match`, `target_unknown`, `target_disconnected`, `disconnected`,
-    `cordoned`, `draining`, `full`, `busy`; the one that is nearest to being solved.
+    `cordoned`, `draining`, `unverified`, `full`, `busy`; the one that is nearest to being solved.
     """
-    verdicts = [verdict(placement, worker, fleet) for worker in fleet.workers]
     if placement.target is not None:
-        return _explain_target(placement.target, verdicts, fleet)
-    here = [one for one in verdicts if one.state != "disconnected"]
-    connected = [w for w in fleet.workers if w.status is not None and w.status.state == "connected"]
-    named = [one for one in here if one.state != "elsewhere"]
+        return _explain_target(placement, fleet)
+    connected = sum(worker.live for worker in fleet.workers)
     if not connected:
         known = f" ({fleet.known} known)" if fleet.known else ""
         return Reason("no_workers", f"no worker is connected{known}")
-    parts = [_part(state, named) for state in ("fits", "full", "busy", "draining", "cordoned")]
-    parts += _lacking(placement, connected)
-    gone = sum(one.state == "disconnected" for one in verdicts)
+    verdicts = [
+        verdict(placement, worker, fleet)
+        for sample, workers in fleet.shapes
+        if matches(placement, sample)
+        for worker in workers
+    ]
+    named = [one for one in verdicts if one.state != "disconnected"]
+    parts = [_part(state, named) for state in _SHOWN]
+    parts += _lacking(placement, fleet)
+    gone = len(verdicts) - len(named)
     parts.append(f"{gone} matching disconnected" if gone else "")
     counts = {state: sum(one.state == state for one in verdicts) for state in _CODES}
     fit = sum(one.state == "fits" for one in named)
-    text = f"{fit} of {len(connected)} workers fit: {', '.join(part for part in parts if part)}"
+    text = f"{fit} of {connected} workers fit: {', '.join(part for part in parts if part)}"
     code = next((state for state in _CODES if counts[state]), "no_match")
     return Reason(code, text, {state: count for state, count in counts.items() if count})
 
 
-_CODES = ("fits", "busy", "full", "draining", "cordoned", "disconnected")
+_CODES = ("fits", "busy", "full", "unverified", "draining", "cordoned", "disconnected")
+_SHOWN = ("fits", "full", "busy", "unverified", "draining", "cordoned")
+_NOTED = ("unverified", "draining", "cordoned")
 
 
-def _explain_target(target: str, verdicts: list[Verdict], fleet: Fleet) -> Reason:
-    found = next((one for one in verdicts if one.state != "elsewhere"), None)
-    if found is None:
+def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
+    target = placement.target or ""
+    wanted = next((one for one in fleet.workers if matches(placement, one)), None)
+    if wanted is None:
         near = get_close_matches(target, [worker.name for worker in fleet.workers], n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""
         return Reason("target_unknown", f"no worker '{target}' ever enrolled{advice}")
+    found = verdict(placement, wanted, fleet)
     if found.state == "disconnected":
         return Reason("target_disconnected", f"worker '{target}' is disconnected {found.detail}")
     detail = f" ({found.detail})" if found.detail and found.state != "full" else ""
@@ -159,9 +188,7 @@ def _part(state: str, named: list[Verdict]) -> str:
     those = [one for one in named if one.state == state]
     if not those:
         return ""
-    notes = sorted(
-        {one.detail for one in those if one.detail and state in ("cordoned", "draining")}
-    )
+    notes = sorted({one.detail for one in those if one.detail and state in _NOTED})
     return f"{len(those)} {state}" + (f" ({'; '.join(notes[:SHOWN_MOST])})" if notes else "")
 
 
@@ -170,38 +197,48 @@ def _lack(placement: Placement, name: str, status: WorkerStatus) -> str | None:
     if placement.target is not None:
         return None if placement.target in (name, status.instance) else f"not {placement.target}"
     for key, rule in sorted(placement.labels.items()):
-        if not label_holds(rule, status.labels.get(key)):
-            return f"lacks {label_text(key, rule)}"
+        value = status.labels.get(key)
+        if not label_holds(rule, value):
+            return _breaks(key, rule, value)
     wanted = placement.platform
     if wanted is not None and wanted not in (status.platform, f"{status.platform}/{status.arch}"):
         return f"not on {wanted}"
     return None
 
 
-def _lacking(placement: Placement, connected: list[Worker]) -> list[str]:
+def _breaks(key: str, rule: LabelRule, value: str | None) -> str:
+    """What a worker lacks, or has too much: `lacks zone=a or b`, `has pool=ci, which …`."""
+    if isinstance(rule, NotIn):
+        return f"has {key}={value}, which the step excludes"
+    return f"lacks {key}={rule if isinstance(rule, str) else ' or '.join(rule)}"
+
+
+def _lacking(placement: Placement, fleet: Fleet) -> list[str]:
     """`2 lack pool=gpu (pool is: cpu, build; did you mean 'cpu'?)`, and those elsewhere."""
     lacks: dict[str, int] = {}
-    for worker in connected:
-        assert worker.status is not None
-        lack = _lack(placement, worker.name, worker.status)
-        if lack is not None:
-            lacks[lack] = lacks.get(lack, 0) + 1
-    texts = {
-        f"lacks {label_text(key, rule)}": (key, rule) for key, rule in placement.labels.items()
-    }
+    for sample, workers in fleet.shapes:
+        assert sample.status is not None
+        lack = _lack(placement, sample.name, sample.status)
+        here = sum(worker.live for worker in workers)
+        if lack is not None and here:
+            lacks[lack] = lacks.get(lack, 0) + here
+    texts = {_breaks(key, rule, None): (key, rule) for key, rule in placement.labels.items()}
     said = []
     for lack, count in sorted(lacks.items()):
         key, rule = texts.get(lack, ("", ""))
-        hint = _label_hint(key, rule, connected) if key else ""
-        said.append(f"{count} {lack.replace('lacks', 'lack', 1)}{hint}")
+        hint = _label_hint(key, rule, fleet) if key else ""
+        plural = lack.replace("has", "have", 1) if count > 1 and lack.startswith("has ") else lack
+        said.append(f"{count} {plural.replace('lacks', 'lack', 1)}{hint}")
     return said
 
 
-def _label_hint(key: str, rule: LabelRule, connected: list[Worker]) -> str:
-    labels = [worker.status.labels for worker in connected if worker.status is not None]
+def _label_hint(key: str, rule: LabelRule, fleet: Fleet) -> str:
+    samples = (one for one, workers in fleet.shapes if any(worker.live for worker in workers))
+    labels = [one.status.labels for one in samples if one.status is not None]
     values = sorted({one[key] for one in labels if key in one})
     if not values:
-        keys = sorted({known for one in labels for known in one})
+        some = [one for one in fleet.workers if one.live][:HINTS_FROM_MOST]
+        keys = sorted({known for one in some if one.status for known in one.status.labels})
         near = get_close_matches(key, keys, n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""
         return f" (no worker has a label '{key}'{advice})"

@@ -7,10 +7,11 @@ group of steps to the worker of its first lease; that, too, follows from the lea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
+from controllers.free_slots import FreeSlots, ShapeKey
 from controllers.model_locks import ModelLocks
-from controllers.placement import available, choose, matches
+from controllers.placement import available, choose, matches, takes_probes
 from controllers.waiting import Group
 from datastore.kinds import LEASES, WORKERS, PendingSpec, Placement, Worker
 from datastore.store import Store
@@ -20,7 +21,7 @@ REFUSED_FOR_S = 1.0
 
 
 CONCERNED_MOST = 20_000
-"""Requirements remembered of one worker before that is worked out anew."""
+"""Requirements remembered of one shape of worker before that is worked out anew."""
 
 
 class WorkerPool:
@@ -34,63 +35,104 @@ class WorkerPool:
         self._locks = locks
         self._paused = paused
         self._refused_until: dict[str, float] = {}
-        self._candidates: dict[str, tuple[str, ...]] = {}
-        self._concerned: dict[str, dict[str, None]] = {}
+        self._slots = FreeSlots(lambda name: store.find(WORKERS, name), self._free_for_steps)
+        self._concerned: dict[ShapeKey, dict[str, None]] = {}
+        self._generation = 0
+        self._by_target: dict[str, dict[str, None]] = {}
         self._bound: dict[str, str] = {}
+        self.look_again()
 
     # -- choosing --------------------------------------------------------------------------------
 
     def best(self, key: str, group: Group) -> Worker | None:
         """The worker for the next dispatch of a requirement, None while nobody has a free slot."""
-        if self._paused(group.placement):
+        if not group.probe and self._paused(group.placement):
             return None
         if group.model and self._locks.full(group.model.key, group.model.concurrency):
             return None
-        names = self._candidates.get(key)
-        if names is None:
-            workers = self._store.live(WORKERS)
-            names = tuple(w.name for w in workers if available(w) and matches(group.placement, w))
-            self._candidates[key] = names
         bound = self.bound_to(group.affinity, group.run) if group.affinity else None
-        found = (self._store.find(WORKERS, name) for name in names if bound in (None, name))
-        return choose((worker for worker in found if worker is not None), self._free)
+        name = bound or group.placement.target
+        if name is None:
+            return self._slots.best(key, group.placement)
+        may = takes_probes if group.probe else available
+        named = (one for one in self._named(name) if may(one) and matches(group.placement, one))
+        return choose(named, self._free)
+
+    def _named(self, name: str) -> Iterable[Worker]:
+        """The worker of that name, or whose process has that id."""
+        worker = self._store.find(WORKERS, name)
+        if worker is not None:
+            return (worker,)
+        workers = self._store.live(WORKERS)
+        return (one for one in workers if one.status and one.status.instance == name)
 
     def _free(self, worker: Worker) -> int:
         if worker.status is None or self.refused(worker.name):
             return 0
         return worker.status.capacity - self._load(worker.name)
 
+    def _free_for_steps(self, worker: Worker) -> int:
+        return self._free(worker) if available(worker) else 0
+
     def _load(self, worker: str) -> int:
         """The size of the set of dispatch ids that are live on the worker (seed #3293)."""
         return self._store.count_by(LEASES, "worker", worker)
 
-    def changed(self) -> None:
-        """Some worker is new, gone or other than before."""
-        self._candidates.clear()
-        self._concerned.clear()
+    def changed(self, worker: str) -> None:
+        """The worker is new, gone or other than before, or has a slot more."""
+        self._slots.changed(worker)
+
+    def look_again(self) -> None:
+        """Whatever changed meanwhile, know the workers as they are now."""
+        self._slots.rebuild(self._store.live(WORKERS))
+
+    def shapes(self, placement: Placement) -> Iterable[tuple[Worker, tuple[str, ...]]]:
+        """Workers that no requirement, this one included, can tell apart; with one of each."""
+        self._slots.asks(placement)
+        return self._slots.shapes()
 
     # -- waking ----------------------------------------------------------------------------------
 
-    def concerned(self, worker: Worker, groups: Mapping[str, Group]) -> list[str]:
+    def concerned(self, name: str, groups: Mapping[str, Group]) -> list[str]:
         """The requirements that a freed slot of this worker could meet.
 
-        Worked out once per worker and kept: five hundred requirements that nobody can meet cost a
-        freed slot nothing.
+        Only probes where it gets no steps. Worked out once for all workers that no requirement can
+        tell apart, and kept: five hundred that nobody can meet cost a freed slot nothing.
         """
-        known = self._concerned.get(worker.name)
+        worker, shape = self._store.find(WORKERS, name), self._slots.shape_of(name)
+        if worker is None or shape is None or not takes_probes(worker):
+            return []
+        if self._generation != self._slots.generation:
+            self._generation = self._slots.generation
+            self._concerned.clear()
+        known = self._concerned.get(shape)
         if known is None:
-            known = {key: None for key, group in groups.items() if matches(group.placement, worker)}
-            self._concerned[worker.name] = known
-        return [key for key in known if key in groups]
+            known = self._concerned[shape] = {
+                key: None
+                for key, group in groups.items()
+                if group.placement.target is None and matches(group.placement, worker)
+            }
+        found = [key for key in known if key in groups]
+        for target in (worker.name, worker.status.instance if worker.status is not None else ""):
+            named = [key for key in self._by_target.pop(target, {}) if key in groups]
+            if named:
+                self._by_target[target] = dict.fromkeys(named)
+            found += named
+        return found if available(worker) else [key for key in found if groups[key].probe]
 
     def added(self, key: str, group: Group) -> None:
-        """A requirement is new: keep what is known of each worker complete."""
+        """A requirement is new: keep what is known of each shape of worker complete."""
+        target = group.placement.target
+        if target is not None:
+            self._by_target.setdefault(target, {})[key] = None
+            return
+        self._slots.asks(group.placement)
         if any(len(known) > CONCERNED_MOST for known in self._concerned.values()):
             # Mostly requirements that are gone by now, say of affinity groups of ended runs.
             self._concerned.clear()
-        for name, known in self._concerned.items():
-            worker = self._store.find(WORKERS, name)
-            if worker is not None and matches(group.placement, worker):
+        for shape, known in self._concerned.items():
+            sample = self._slots.sample(shape)
+            if sample is not None and matches(group.placement, sample):
                 known[key] = None
 
     # -- refusals --------------------------------------------------------------------------------

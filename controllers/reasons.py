@@ -8,7 +8,7 @@ through only while there are few of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controllers.model_locks import ModelLocks
@@ -16,6 +16,7 @@ from controllers.pauses import paused_text
 from controllers.placement import Fleet, Reason, Verdict, explain, verdict
 from controllers.waiting import requirement_key
 from datastore.kinds import LEASES, WORKERS, Pause, PendingSpec, Placement, Worker
+from datastore.kinds.dispatch import PROBES
 from datastore.store import Store
 
 RENEWED_EVERY_S = 1.0
@@ -24,6 +25,8 @@ LOOKED_THROUGH_MOST = 200
 """With more worker records than this, disconnected ones are only counted."""
 
 REMEMBERED_MOST = 1_000
+
+Shapes = Callable[[Placement], Iterable[tuple[Worker, tuple[str, ...]]]]
 
 BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
 """Codes that are told even where the model is held, too."""
@@ -43,10 +46,16 @@ class Reasons:
         store: Store,
         refused: Callable[[str], bool],
         paused: Callable[[Placement], Pause | None],
+        effective: Callable[[PendingSpec], Placement],
+        shapes: Shapes,
     ) -> None:
+        """`effective`: what a dispatch asks for by now, as its group may be bound to a worker;
+        `shapes`: the names of workers that no requirement can tell apart, with one of each."""
         self._store = store
         self._refused = refused
         self._paused = paused
+        self._effective = effective
+        self._shapes = shapes
         self._locks = ModelLocks(store)
         self._known: dict[str, _Known] = {}
 
@@ -71,7 +80,13 @@ class Reasons:
 
         Its code is `model_held` then. What no worker can ever meet, and a pause, come first.
         """
-        reason = self.of(spec.placement, fresh=fresh)
+        if spec.run == PROBES:
+            return Reason("full", f"the probe waits for a free slot of '{spec.placement.target}'")
+        # A pause holds back what the step asks for, wherever its group is bound.
+        pause = self._paused(spec.placement)
+        if pause is not None:
+            return Reason("paused", paused_text(pause))
+        reason = self.of(self._effective(spec), fresh=fresh)
         if reason.code in BEFORE_THE_MODEL:
             return reason
         return self.held(spec) if self.is_held(spec) else reason
@@ -84,8 +99,9 @@ class Reasons:
         """Who holds the model that the dispatch calls."""
         return Reason("model_held", self._locks.held(spec.call))
 
-    def verdicts(self, placement: Placement) -> list[Verdict]:
-        """What stands between each worker and this requirement, by worker name."""
+    def verdicts(self, spec: PendingSpec) -> list[Verdict]:
+        """What stands between each worker and this dispatch, by worker name."""
+        placement = self._effective(spec)
         fleet = self._fleet(placement)
         found = [verdict(placement, worker, fleet) for worker in fleet.workers]
         return sorted(found, key=lambda one: one.worker)
@@ -99,8 +115,14 @@ class Reasons:
         elif placement.target is not None:
             target = store.find(WORKERS, placement.target)
             workers += [target] if target is not None and not target.live else []
+        live = {worker.name: worker for worker in workers}
+        shapes = [
+            (sample, tuple(live.pop(name) for name in names if name in live))
+            for sample, names in self._shapes(placement)
+        ]
         return Fleet(
             workers=tuple(workers),
+            alike=(*shapes, *((one, (one,)) for one in live.values())),
             holders=lambda worker: store.names_by(LEASES, "worker", worker),
             refused=self._refused,
             known=known,

@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
-from itertools import islice
 
 from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
 from controllers.pauses import Pauses
-from controllers.placement import Reason, available
 from controllers.pool import REFUSED_FOR_S, WorkerPool
 from controllers.reasons import Reasons
+from controllers.renewal import RENEW_EVERY_S, Renewal
 from controllers.requirement import describe, requirement
 from controllers.waiting import ModelLimit, Rank, WaitingRoom
 from controllers.workqueue import WorkQueue
@@ -50,14 +49,8 @@ AFFINITY_LOST = "affinity_lost"
 RENEW = "renew"
 """The key under which the reasons of what waits are looked at again."""
 
-RENEW_EVERY_S = 1.0
-
 PAUSE = "pause "
 """What the keys of pauses begin with; no dispatch id has a space."""
-
-RENEWED_MOST = 20
-"""Requirements, and dispatches of each, whose reasons are renewed at once: those at the front. Ten
-thousand records are not rewritten because one worker came."""
 
 LOOKS_AT_ONCE = 1_000
 """How many dispatches that cannot go now one pass puts aside before others get their turn."""
@@ -80,12 +73,14 @@ class Scheduler:
         self._turns: dict[str, int] = {}
         self._grace_s = grace_s
         self._away_since: dict[str, float] = {}
-        self._to_renew: dict[str, None] = {}
         self._pauses = Pauses(store, clock, new_uid)
         self._locks = ModelLocks(store)
         self._pool = WorkerPool(store, self._pauses.holding, self._locks)
-        self._room = WaitingRoom(self._turn_of_run, self._pool.added)
-        self.reasons = Reasons(store, self._pool.refused, self._pauses.holding)
+        self._room = self.waiting = WaitingRoom(self._turn_of_run, self._pool.added)
+        self.reasons = Reasons(
+            store, self._pool.refused, self._pauses.holding, self._pool.effective, self._pool.shapes
+        )
+        self._renewal = Renewal(store, self._room, self.reasons)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
         store.watch(RUNS, self._run_changed)
@@ -94,7 +89,7 @@ class Scheduler:
         store.watch(LEASES, self._lease_changed)
 
     def live_keys(self) -> Iterable[str]:
-        self._pool.changed()
+        self._pool.look_again()
         self._awake.update(self._room.groups)
         named = {*self._store.names(PAUSES), *self._store.desired_names(PAUSES)}
         # What holds the queue back is taken over before anything is placed.
@@ -106,7 +101,7 @@ class Scheduler:
             self.place()
             return None
         if key == RENEW:
-            return self._renew_reasons()
+            return self._renewal.some()
         if key.startswith(PAUSE):
             self._pauses.look_at(key.removeprefix(PAUSE))
             self._awake.update(self._room.groups)
@@ -118,7 +113,6 @@ class Scheduler:
     # -- waking ----------------------------------------------------------------------------------
 
     def _worker_changed(self, name: str) -> None:
-        self._pool.changed()
         self._pool.forget_refusal(name)
         self._wake_for(name)
         if self._room.groups:
@@ -157,10 +151,8 @@ class Scheduler:
 
     def _wake_for(self, worker_name: str) -> None:
         """Wake the requirements that this worker could meet, and no others."""
-        worker = self._store.find(WORKERS, worker_name)
-        if worker is None or not available(worker):
-            return
-        self._awake.update(self._pool.concerned(worker, self._room.groups))
+        self._pool.changed(worker_name)
+        self._awake.update(self._pool.concerned(worker_name, self._room.groups))
         if self._awake:
             self.queue.add(PLACE)
 
@@ -225,7 +217,7 @@ class Scheduler:
         status = PendingStatus(
             state="waiting",
             queued_at=stamp(self._clock.now()),
-            reason=self._reason(pending).text,
+            reason=self.reasons.of_dispatch(pending.spec).text,
         )
         self._store.commit([pending.with_status(status)])
         return self._store.get(PENDING, pending.name)
@@ -264,7 +256,7 @@ class Scheduler:
         return (
             f"Timed out waiting for a worker matching {describe(spec.placement)} to become"
             f" available: waited {spec.wait_limit_s:g}s, the limit set by {layer};"
-            f" {self._reason(pending, fresh=True).text}"
+            f" {self.reasons.of_dispatch(spec, fresh=True).text}"
         )
 
     # -- placing ---------------------------------------------------------------------------------
@@ -368,32 +360,3 @@ class Scheduler:
         self._room.remove(pending.name)
         self._store.commit([lease, pending.with_status(ended)])
         self._took_a_turn(spec.run)
-
-    # -- reasons ---------------------------------------------------------------------------------
-
-    def _renew_reasons(self) -> Wait | None:
-        """Bring the reasons in records up to date: some requirements at a time, their front rows.
-
-        The queue that people see is always current; a record follows when its reason has changed.
-        """
-        if not self._to_renew:
-            self._to_renew = dict.fromkeys(self._room.groups)
-        for key in list(islice(self._to_renew, RENEWED_MOST)):
-            del self._to_renew[key]
-            for name in self._room.first(key, RENEWED_MOST):
-                self._renew_reason(name)
-        return Wait(RENEW_EVERY_S) if self._room.groups else None
-
-    def _reason(self, pending: Pending, *, fresh: bool = False) -> Reason:
-        asked = pending.spec.model_copy(update={"placement": self._pool.effective(pending.spec)})
-        return self.reasons.of_dispatch(asked, fresh=fresh)
-
-    def _renew_reason(self, name: str) -> None:
-        pending = self._store.find(PENDING, name)
-        if pending is None or pending.status is None or not pending.live:
-            return
-        status = pending.status
-        reason = self._reason(pending).text
-        if reason != status.reason:
-            changes = {"reason": reason, "reason_changes": status.reason_changes + 1}
-            self._store.commit([pending.with_status(status.model_copy(update=changes))])

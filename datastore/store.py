@@ -147,6 +147,10 @@ class Store:
         """The records to which something can still happen."""
         return tuple(self._tables[kind.folder].live.values())
 
+    def live_count(self, kind: Kind[Any, Any]) -> int:
+        """How many records something can still happen to."""
+        return len(self._tables[kind.folder].live)
+
     def by(self, kind: Kind[S, T], index: str, value: str) -> tuple[Record[S, T], ...]:
         """Records found by an index of the kind: live ones only, or by name all of them."""
         table = self._tables[kind.folder]

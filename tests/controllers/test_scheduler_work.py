@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import controllers.free_slots
 import controllers.placement
 import controllers.pool
 from controllers.scheduler import Scheduler
@@ -68,7 +69,8 @@ async def work_of(impossible: int, monkeypatch: pytest.MonkeyPatch) -> tuple[int
         count["matches"] += 1
         return real(placement, one)
 
-    monkeypatch.setattr(controllers.pool, "matches", counted)
+    for module in (controllers.pool, controllers.free_slots):
+        monkeypatch.setattr(module, "matches", counted)
     journal = Counting()
     store = Store(KINDS.values(), journal)
     store.commit([worker()])
