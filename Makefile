@@ -10,7 +10,7 @@ SEEDS ?= 500
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format sim docs lock clean
+.PHONY: help setup demo test check lint types format sim bench docs lock clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -51,6 +51,10 @@ format: $(VENV)/installed ## Let ruff mend what it can.
 
 sim: $(VENV)/installed ## The simulation: make sim SEEDS=2000.
 	SWAMP_SIM_SEEDS=$(SEEDS) $(PYTEST) tests/sim
+
+bench: $(VENV)/installed ## Measure against this machine: make bench ONLY=W1,W3 QUICK=1 PAGE=1.
+	@$(BIN)/python tests/bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
+	  $(if $(PAGE),--page)
 
 docs: $(VENV)/installed ## Write docs/commands.md again from the command line's own help.
 	$(BIN)/python docs/write_commands.py

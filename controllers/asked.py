@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datastore.desired import DesiredFile
+from datastore.record import Kind
 
 MISSING = " (file missing)"
 
@@ -33,6 +34,11 @@ def asked(file: DesiredFile | None, noted: str | None) -> Asked | None:
     if not file.digest or file.digest == noted:
         return None
     return Asked(file.spec, file.digest)
+
+
+def shown_file(kind: Kind[Any, Any], name: str) -> str:
+    """A record's desired file as messages name it."""
+    return f"datastore/desired/{kind.folder}/{name}.yaml"
 
 
 def desired_file(noted: str | None) -> str | None:

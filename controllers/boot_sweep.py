@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import DatastoreError
+from datastore.history import build_story
+from datastore.journal import Story
 from datastore.kinds import (
     LEASES,
     PENDING,
     RUNS,
     STEPS,
     WORKERS,
+    Counts,
     Lease,
     Outcome,
     Pending,
@@ -30,19 +33,25 @@ from datastore.kinds import (
     Step,
     Worker,
 )
-from datastore.record import Record
+from datastore.kinds.dispatch import PROBES
+from datastore.record import Kind, Record
 from datastore.store import Store
 
 log = logging.getLogger(__name__)
 
 RESTART = "orchestrator restart"
 NOT_OURS = "not written by this server"
+PROCESS_ENDED = "the process of its command ended before it did"
 
 _WORDS = {
     "recovering": ("lease recovering", "leases recovering"),
     "expired": ("lease expired", "leases expired"),
     "orphaned": ("pending dispatch orphaned", "pending dispatches orphaned"),
     "disconnected": ("worker disconnected", "workers disconnected"),
+    "own": (
+        "run ended with the process of its command",
+        "runs ended with the processes of their commands",
+    ),
     "local": ("step on the server failed", "steps on the server failed"),
     "foreign": (
         "live record that this server did not write ended",
@@ -57,6 +66,8 @@ class SweepReport:
 
     counts: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
+    ended_runs: list[str] = field(default_factory=list)
+    """Runs of commands that the sweep ended: nobody has told their end yet."""
 
     def summary(self) -> str | None:
         """One line with a count for each; None after a clean stop."""
@@ -100,6 +111,21 @@ class BootSweep:
             self._try(self._lease, lease)
         for step in self._store.live(STEPS):
             self._try(self._step, step)
+        self._forget_probes()
+        return self.report
+
+    def _forget_probes(self) -> None:
+        """Whoever asked for a probe has gone with the earlier process: nothing stays of it."""
+        kinds: tuple[Kind[Any, Any], ...] = (PENDING, LEASES)
+        self._store.commit(
+            removals=[(k, name) for k in kinds for name in self._store.names_by(k, "run", PROBES)]
+        )
+
+    def run_of_commands(self) -> SweepReport:
+        """End what commands without a server left; the rest waits for the next server."""
+        for run in self._store.live(RUNS):
+            if run.spec.own_process and (RUNS.folder, run.name) not in self._foreign:
+                self._try(self._run, run)
         return self.report
 
     def _try(self, sweep: Callable[[Any], None], record: Record[Any, Any]) -> None:
@@ -127,12 +153,24 @@ class BootSweep:
         self._change(worker, **gone)
 
     def _run(self, run: Run) -> None:
-        if not self._is_foreign(run):
-            return
-        if run.status is None:
-            self._store.commit(removals=[(RUNS, run.name)])
-        else:
-            self._change(run, state="failed", ended_at=self._now, failure=NOT_OURS)
+        if self._is_foreign(run):
+            if run.status is None:
+                self._store.commit(removals=[(RUNS, run.name)])
+            else:
+                self._change(run, state="failed", ended_at=self._now, failure=NOT_OURS)
+        elif run.spec.own_process:
+            self._run_of_command(run)
+
+    def _run_of_command(self, run: Run) -> None:
+        """Its steps died with the process, and nobody is there who waits for its end."""
+        steps = self._store.by(STEPS, "run", run.name)
+        failed = {step.name: _failed(step, PROCESS_ENDED, self._now) for step in steps if step.live}
+        steps = tuple(failed.get(step.name, step) for step in steps)
+        ended = _ended(run, steps, self._now)
+        story = Story(run.spec.workflow, run.name, build_story(ended, steps, (), ()))
+        self._store.commit([*failed.values(), ended], story=story)
+        self.report.counts["own"] += 1
+        self.report.ended_runs.append(run.name)
 
     def _pending(self, pending: Pending) -> None:
         foreign = self._is_foreign(pending)
@@ -172,14 +210,34 @@ class BootSweep:
         if not foreign:
             self.report.counts["local"] += 1
         error = NOT_OURS if foreign else f"{RESTART}: it ran on the server itself"
-        self._change(
-            step,
-            state="failed",
-            ended_at=self._now,
-            error=error,
-            outcome=Outcome(ok=False, reason="orchestrator_restart", error=error),
-        )
+        self._store.commit([_failed(step, error, self._now)])
 
     def _run_is_live(self, name: str) -> bool:
         run = self._store.find(RUNS, name)
         return run is not None and run.live
+
+
+def _failed(step: Step, error: str, now: str) -> Step:
+    assert step.status is not None
+    outcome = Outcome(ok=False, reason="orchestrator_restart", error=error)
+    changes = {"state": "failed", "ended_at": now, "error": error, "outcome": outcome}
+    return step.with_status(step.status.model_copy(update=changes))
+
+
+def _ended(run: Run, steps: Sequence[Step], now: str) -> Run:
+    """The run at its end, with the counts of these steps; what never started is cancelled."""
+    assert run.status is not None
+    counts = Counter(str(step.state) for step in steps)
+    total = max(run.status.counts.total, len(steps))
+    counts["cancelled"] += total - len(steps)
+    passed = parse_stamp(now) - parse_stamp(run.status.started_at)
+    states = {"running": "failed", "pending": "skipped"}
+    changes = {
+        "state": "cancelled" if run.spec.cancel else "failed",
+        "ended_at": now,
+        "duration_ms": max(0, round(passed.total_seconds() * 1000)),
+        "failure": (run.spec.cancel and run.spec.cancel_reason) or PROCESS_ENDED,
+        "counts": Counts(total=total, **counts),
+        "jobs": {job: states.get(state, state) for job, state in run.status.jobs.items()},
+    }
+    return run.with_status(run.status.model_copy(update=changes))

@@ -18,6 +18,7 @@ from controllers.reasons import BEFORE_THE_MODEL, Reasons
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
 from datastore.kinds import LEASES, PENDING, WORKERS, PendingSpec, Placement
+from datastore.kinds.dispatch import is_probe
 from datastore.store import Store
 
 _BLOCKED = frozenset({"cordoned", "draining", "model_held", "paused", "target_disconnected"})
@@ -51,6 +52,8 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
     placements: dict[str, Placement] = {}
     held: dict[str, list[PendingSpec]] = {}
     for pending in store.live(PENDING):
+        if is_probe(pending.name):
+            continue
         name = requirement(pending.spec.placement)
         placements[name] = pending.spec.placement
         since = pending.status.queued_at if pending.status is not None else pending.created_at
@@ -64,7 +67,8 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
             reason = reasons.held(waits_for_model[0])
         _count(of(name), reason, ages, len(waits_for_model))
         of(name).free_slots = _free_slots(store, placements[name])
-    for name, count in Counter(lease.spec.requirement for lease in store.live(LEASES)).items():
+    leases = [lease for lease in store.live(LEASES) if not is_probe(lease.name)]
+    for name, count in Counter(lease.spec.requirement for lease in leases).items():
         of(name).running = count
     for name, count in soon.items():
         of(name).soon = count

@@ -1,9 +1,11 @@
 """The enrollment controller: workers and tokens.
 
 Makes true: a worker's record says whether its socket is there and what people asked of it; a token
-past its time or revoked is final, and cuts the workers it let in. Reads tokens, workers, their
-desired files and the open sockets; alone writes workers and tokens. Woken by those. It must never
-create anything for a client whose token was not redeemed first (promise 6).
+past its time or revoked is final, and cuts the workers it let in; where probes are asked for, a
+worker that none has shown to work is `unverified` and probed. Reads tokens, workers, their desired
+files, the open sockets and the records of probes; alone writes workers and tokens, and creates and
+removes what probes need. Woken by those. It must never create anything for a client whose token was
+not redeemed first (promise 6).
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from typing import Any
 from controllers.asked import asked
 from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
+from controllers.probes import Probes, Verification, needs_probe, verified_before
 from controllers.token_secret import is_secret, secret_hash
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import NotFound, SwampError
 from datastore.kinds import (
     LEASES,
+    PENDING,
     TOKENS,
     WORKERS,
     Token,
@@ -32,6 +36,7 @@ from datastore.kinds import (
     WorkerSpec,
     WorkerStatus,
 )
+from datastore.kinds.dispatch import is_probe
 from datastore.record import Record
 from datastore.store import Store
 
@@ -49,10 +54,6 @@ class EnrollmentRefused(SwampError):
         self.code = code
         self.permanent = permanent
         self.retry_after_ms = retry_after_ms
-
-
-class StillThere(SwampError):
-    """The worker cannot be forgotten yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,35 +122,21 @@ def _end_token(store: Store, token: Token, state: str, now: datetime) -> None:
     store.commit([ended])
 
 
-def forget_worker(store: Store, name: str) -> Worker:
-    """Remove the record of a worker that is away, and free its place in the token's allowance.
-
-    NotFound without it; SwampError while it is connected or a step of it may still come back.
-    """
-    worker = store.find(WORKERS, name)
-    if worker is None or worker.status is None:
-        raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
-    if worker.live:
-        raise StillThere(f"worker '{name}' is connected: drain it first, `swamp worker drain`")
-    held = store.names_by(LEASES, "worker", name)
-    if held:
-        raise StillThere(f"worker '{name}' may still come back with {len(held)} of its steps")
-    token = store.find(TOKENS, worker.status.token)
-    puts = []
-    if token is not None and token.status is not None and token.live:
-        left = max(0, token.status.enrollments - 1)
-        puts.append(token.with_status(token.status.model_copy(update={"enrollments": left})))
-    store.commit(puts, removals=[(WORKERS, name)])
-    return worker
-
-
 class EnrollmentController:
     """Reconciles workers and tokens; keys are `<folder>/<name>`."""
 
     def __init__(
-        self, store: Store, link: WorkerLink, clock: Clock, new_uid: Callable[[], str]
+        self,
+        store: Store,
+        link: WorkerLink,
+        clock: Clock,
+        new_uid: Callable[[], str],
+        verification: Verification | None = None,
     ) -> None:
         self.queue = WorkQueue()
+        verification = verification or Verification()
+        self._verify_on_enroll = verification.on_enroll
+        self.probes = Probes(store, clock, new_uid, verification.evidence)
         self._store = store
         self._link = link
         self._clock = clock
@@ -158,9 +145,12 @@ class EnrollmentController:
         """By worker, the number of the socket on which it was told."""
         store.watch(WORKERS, lambda name: self.queue.add(f"workers/{name}"))
         store.watch(TOKENS, lambda name: self.queue.add(f"tokens/{name}"))
+        store.watch(PENDING, self._dispatch_changed)
+        store.watch(LEASES, self._dispatch_changed)
 
     def live_keys(self) -> Iterable[str]:
-        workers = (f"workers/{worker.name}" for worker in self._store.live(WORKERS))
+        names = {*self.probes.workers(), *(worker.name for worker in self._store.live(WORKERS))}
+        workers = (f"workers/{name}" for name in sorted(names))
         tokens = (f"tokens/{token.name}" for token in self._store.live(TOKENS))
         return [*tokens, *workers]
 
@@ -168,11 +158,17 @@ class EnrollmentController:
         """The worker's socket opened or closed."""
         self.queue.add(f"workers/{worker}")
 
+    def _dispatch_changed(self, name: str) -> None:
+        worker = self.probes.worker_of(name) if is_probe(name) else None
+        if worker is not None:
+            self.queue.add(f"workers/{worker}")
+
     async def reconcile(self, key: str) -> Wait | None:
         folder, _, name = key.partition("/")
         if folder == "tokens":
             return self._look_at_token(name)
         self._look_at_worker(name)
+        self._look_at_probe(name)
         return None
 
     # -- enrolling -------------------------------------------------------------------------------
@@ -199,30 +195,15 @@ class EnrollmentController:
 
     def expected_name(self, hello: Hello) -> str:
         """The name that the worker would enroll under; EnrollmentRefused as for `enroll`."""
-        return worker_name(self.redeem(hello), hello.machine)
+        return self._allowed(self.redeem(hello), hello)
 
     def enroll(self, hello: Hello) -> Worker:
         """Redeem the token, then bind or renew the worker's record: one commit, in one `def`."""
         token = self.redeem(hello)
         assert token.status is not None
-        name = worker_name(token, hello.machine)
+        name = self._allowed(token, hello)
         known = self._store.find(WORKERS, name)
         bound = known is not None and known.status is not None
-        if bound and known is not None and known.status is not None:
-            same = known.status.token == token.name and known.status.machine == hello.machine
-            if not same:
-                raise EnrollmentRefused(
-                    "enrollment_allowance_exhausted",
-                    f"the enrollment allowance of token '{token.name}' is exhausted:"
-                    f" worker '{name}' is bound to another machine",
-                )
-        most = token.spec.max_enrollments
-        if not bound and most != "unlimited" and token.status.enrollments >= most:
-            raise EnrollmentRefused(
-                "enrollment_allowance_exhausted",
-                f"the enrollment allowance of token '{token.name}' is exhausted"
-                f" ({token.status.enrollments} of {most} used)",
-            )
         puts: list[Record[Any, Any]] = [self._worker_record(name, known, hello, token)]
         if not bound:
             status = token.status.model_copy(
@@ -232,13 +213,37 @@ class EnrollmentController:
         self._store.commit(puts)
         return self._store.get(WORKERS, name)
 
+    def _allowed(self, token: Token, hello: Hello) -> str:
+        """The name of the machine's worker; EnrollmentRefused where the token has no room."""
+        assert token.status is not None
+        name = worker_name(token, hello.machine)
+        known = self._store.find(WORKERS, name)
+        if known is not None and known.status is not None:
+            if (known.status.token, known.status.machine) == (token.name, hello.machine):
+                return name
+            raise EnrollmentRefused(
+                "enrollment_allowance_exhausted",
+                f"the enrollment allowance of token '{token.name}' is exhausted:"
+                f" worker '{name}' is bound to another machine",
+            )
+        most = token.spec.max_enrollments
+        if most != "unlimited" and token.status.enrollments >= most:
+            raise EnrollmentRefused(
+                "enrollment_allowance_exhausted",
+                f"the enrollment allowance of token '{token.name}' is exhausted"
+                f" ({token.status.enrollments} of {most} used)",
+            )
+        return name
+
     def _worker_record(self, name: str, known: Worker | None, hello: Hello, token: Token) -> Worker:
         now = stamp(self._clock.now())
         labels = dict(hello.labels)
         if token.spec.max_enrollments != 1:
             labels.setdefault("fleet", token.name)
+        verified_at = verified_before(known, hello.instance)
+        unverified = self._verify_on_enroll and verified_at is None
         status = WorkerStatus(
-            state="connected",
+            state="unverified" if unverified else "connected",
             instance=hello.instance,
             machine=hello.machine,
             token=token.name,
@@ -249,6 +254,7 @@ class EnrollmentController:
             capacity=hello.capacity,
             enrolled_at=now,
             last_seen_at=now,
+            verified_at=verified_at,
         )
         if known is None:
             fresh = Record(
@@ -272,6 +278,7 @@ class EnrollmentController:
 
     def all_gone(self) -> None:
         """This process stops: no worker is connected to it any more."""
+        self.probes.leave("the server stops")
         for worker in self._store.live(WORKERS):
             self._look_at_worker(worker.name)
 
@@ -286,12 +293,27 @@ class EnrollmentController:
         assert status is not None
         session = self._link.session(name)
         self._tell_drain(changed, session)
-        if status.state == "connected" and session is None:
+        if worker.live and session is None:
             now = stamp(self._clock.now())
             gone = {"state": "disconnected", "disconnected_at": now, "last_seen_at": now}
             changed = changed.with_status(status.model_copy(update={**gone, "draining": False}))
         if changed != worker:
             self._store.commit([changed])
+
+    # -- probes ----------------------------------------------------------------------------------
+
+    def _look_at_probe(self, name: str) -> None:
+        """Take over the verdict of a probe that has ended; begin one that is needed."""
+        worker = self._store.find(WORKERS, name)
+        session = self._link.session(name)
+        ended = self.probes.look(name, session)
+        if ended is not None:
+            puts = [ended.shown_by(worker, self._clock.now())] if worker else []
+            self._store.commit(puts, removals=ended.records)
+            self.probes.tell(name, ended)
+            worker = self._store.find(WORKERS, name)
+        if worker and name not in self.probes and needs_probe(worker, session):
+            self.probes.start(worker)
 
     def _tell_drain(self, worker: Worker, session: SessionInfo | None) -> None:
         """Once per socket while it is asked: a worker that comes back is told again."""

@@ -137,6 +137,12 @@ def needs_thread(value: Any) -> bool:
     )
 
 
+def roots_read(value: Any) -> frozenset[str]:
+    """The roots that the expressions inside `value` read; ExpressionError for a bad one."""
+    texts = (text for _, text in _strings(value, ""))
+    return frozenset[str]().union(*(compile_template(text).roots for text in texts))
+
+
 def check(value: Any, roots_allowed: Collection[str]) -> list[str]:
     """The problems of all expressions inside `value`, each with its place; evaluates nothing."""
     problems = []

@@ -12,6 +12,7 @@ from controllers.controller import RESYNC_S, Controller, Reconciler
 from controllers.enrollment import EnrollmentController
 from controllers.lease import LeaseController
 from controllers.ports import ForgetEvents, WorkerLink
+from controllers.probes import Verification
 from controllers.retention import Keep, Retention, no_events
 from controllers.run.context import RunContext
 from controllers.run.controller import RunController
@@ -21,11 +22,12 @@ from datastore.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Numbers that people may choose."""
+    """What people may choose, and what depends on that."""
 
     grace_s: float = 60.0
     resync_s: float | None = RESYNC_S
     keep: Keep = field(default_factory=Keep)
+    verification: Verification = field(default_factory=Verification)
 
 
 class Manager:
@@ -43,7 +45,9 @@ class Manager:
         new_uid: Callable[[], str] = context.new_uid
         self.scheduler = Scheduler(store, context.clock, new_uid, grace_s=settings.grace_s)
         self.leases = LeaseController(store, link, context.clock, grace_s=settings.grace_s)
-        self.enrollment = EnrollmentController(store, link, context.clock, new_uid)
+        self.enrollment = EnrollmentController(
+            store, link, context.clock, new_uid, settings.verification
+        )
         self.runs = RunController(store, context)
         self.retention = Retention(store, context.clock, settings.keep, forget_events)
         reconcilers: dict[str, Reconciler] = {"run": self.runs, "retention": self.retention}

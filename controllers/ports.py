@@ -95,6 +95,26 @@ class NoData:
         pass
 
 
+class ProbeEvidence(Protocol):
+    """What came of a probe besides its records."""
+
+    def heard(self, dispatch: str) -> str:
+        """What the runner has printed, as it came back piece by piece."""
+
+    def forget(self, dispatch: str) -> None:
+        """Leave nothing of it, its output included; what blocks is done elsewhere."""
+
+
+class NothingHeard:
+    """Nothing comes back."""
+
+    def heard(self, dispatch: str) -> str:
+        return ""
+
+    def forget(self, dispatch: str) -> None:
+        pass
+
+
 LocalEnded = Callable[[str, Outcome], None]
 
 ForgetEvents = Callable[[str, Callable[[], None]], None]

@@ -35,10 +35,10 @@ def requirement(placement: Placement) -> str:
 
 
 def _pairs(placement: Placement) -> list[str]:
-    return [label_text(key, rule) for key, rule in sorted(placement.labels.items())]
+    return [_label_text(key, rule) for key, rule in sorted(placement.labels.items())]
 
 
-def label_text(key: str, rule: LabelRule) -> str:
+def _label_text(key: str, rule: LabelRule) -> str:
     """One label rule: `pool=gpu`, `zone in (a|b)`, `zone not in (a|b)`."""
     if isinstance(rule, str):
         return f"{key}={rule}"

@@ -22,7 +22,7 @@ from controllers.controller import Wait
 from controllers.ports import ForgetEvents
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Run
 from datastore.record import Kind
 from datastore.store import Store
 
@@ -49,6 +49,29 @@ class Keep:
 def no_events(run: str, gone: Callable[[], None]) -> None:
     """For those who keep no events: they are gone already."""
     gone()
+
+
+def due_of_records(runs: Iterable[Run], keep: Keep, clock: Clock) -> list[str]:
+    """As `Retention.due`, of records that no store holds: for those who only look."""
+    return _due([_end_of(run) for run in runs if not run.live], keep, clock)
+
+
+def _end_of(run: Run) -> tuple[str, str]:
+    """When it ended, and which run."""
+    ended_at = run.status.ended_at if run.status is not None else None
+    return ended_at or run.created_at, run.name
+
+
+def _due(ended: Iterable[tuple[str, str]], keep: Keep, clock: Clock) -> list[str]:
+    in_order = sorted(ended)
+    too_many = 0 if keep.runs is None else max(0, len(in_order) - keep.runs)
+    oldest = _oldest_kept(keep, clock)
+    return [run for number, (at, run) in enumerate(in_order) if number < too_many or at <= oldest]
+
+
+def _oldest_kept(keep: Keep, clock: Clock) -> str:
+    """What ended then or before is too old."""
+    return "" if keep.for_s is None else stamp(clock.now() - timedelta(seconds=keep.for_s))
 
 
 class Retention:
@@ -86,8 +109,7 @@ class Retention:
     def _note(self, name: str) -> None:
         run = self._store.find(RUNS, name)
         if run is not None:
-            ended_at = run.status.ended_at if run.status is not None else None
-            heapq.heappush(self._ended, (ended_at or run.created_at, name))
+            heapq.heappush(self._ended, _end_of(run))
 
     async def reconcile(self, key: str) -> Wait | None:
         await self._read_all()
@@ -106,13 +128,7 @@ class Retention:
             return False
         if keep.runs is not None and len(self._ended) + len(self._unread) > keep.runs:
             return True
-        return self._ended[0][0] <= self._oldest_kept(keep)
-
-    def _oldest_kept(self, keep: Keep) -> str:
-        """What ended then or before is too old."""
-        if keep.for_s is None:
-            return ""
-        return stamp(self._clock.now() - timedelta(seconds=keep.for_s))
+        return self._ended[0][0] <= _oldest_kept(keep, self._clock)
 
     async def _read_all(self) -> None:
         """Learn when the runs ended that an earlier process left."""
@@ -126,10 +142,7 @@ class Retention:
     async def due(self, keep: Keep) -> list[str]:
         """The finished runs that `keep` would not keep, the one that ended first first."""
         await self._read_all()
-        ended = sorted(self._ended)
-        too_many = 0 if keep.runs is None else max(0, len(ended) - keep.runs)
-        oldest = self._oldest_kept(keep)
-        return [run for number, (at, run) in enumerate(ended) if number < too_many or at <= oldest]
+        return _due(self._ended, keep, self._clock)
 
     async def remove(self, runs: Sequence[str]) -> None:
         """Remove those finished runs now; returns when their records have gone from memory."""

@@ -18,12 +18,13 @@ from there with the same rank, and nobody stands behind it who could go first.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from datastore.kinds import Pending, Placement
+from datastore.kinds.dispatch import is_probe
 
 MORE_URGENT_EVERY_S = 300.0
 
@@ -125,6 +126,8 @@ class Group:
     """The run of an affinity group; others have dispatches of many runs."""
     model: ModelLimit | None = None
     """Set where all of them call one model that was held."""
+    probe: bool = False
+    """Whether they are probes: no pause holds them, and they go where no step may go."""
     shelves: dict[int, _Shelf] = field(default_factory=dict)
 
 
@@ -170,8 +173,12 @@ class WaitingRoom:
                 self._move(pending.name, place, replace(place, priority=spec.priority))
             return place.group
         key = requirement_key(spec.placement, spec.affinity)
+        probe = is_probe(pending.name)
+        if probe:
+            # Never beside steps: it goes where none of them may go.
+            key = f"{key}?"
         if key not in self.groups:
-            self._open_group(key, Group(spec.placement, spec.affinity, spec.run))
+            self._open_group(key, Group(spec.placement, spec.affinity, spec.run, probe=probe))
         self._arrivals += 1
         entry = _Entry(since_s, self._arrivals, pending.name)
         place = _Place(key, spec.priority, spec.run, entry)
@@ -243,6 +250,10 @@ class WaitingRoom:
         """The requirement under which a dispatch waits."""
         place = self._places.get(name)
         return None if place is None else place.group
+
+    def sizes(self) -> Counter[str]:
+        """How many wait under each key."""
+        return Counter(place.group for place in self._places.values())
 
     def names(self) -> Iterator[str]:
         """Everything that waits, in no order."""

@@ -21,14 +21,18 @@ from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
 from datastore.errors import InvalidFile
 from datastore.files import Stat
-from datastore.kinds import KINDS
+from datastore.kinds import KINDS, RUNS, STARTS_NO_WORK
 from datastore.layout import Layout
+from datastore.reader import read_records
 from datastore.record import Kind
 from datastore.record_file import read_record
 from datastore.sqlite_file import open_to_read
 
 SETTLED_S = 5.0
 """Files that changed less long ago may still be in somebody's hands, seconds."""
+
+RUNS_MOST = 3
+"""So many runs are named one by one; more are counted."""
 
 _TEMP = re.compile(r"\.[0-9]+-[0-9]+\.(tmp|swap)")
 
@@ -75,6 +79,24 @@ def records(layout: Layout) -> Iterator[Finding]:
         gone = [name for name in sorted(known.keys() - waiting) if f"{name}.yaml" not in on_disk]
         yield from _missing(layout, kind, gone)
     yield Finding("ok", "records", f"{count} records looked at")
+
+
+def left_runs(layout: Layout) -> Iterator[Finding]:
+    """Runs that say running though nobody serves the repository, as the caller has found out."""
+    ours = _indexed(layout, RUNS).keys() | _in_journal(layout, RUNS)
+    runs = [run for run in read_records(layout, RUNS) if run.live and run.name in ours]
+    for run in runs[:RUNS_MOST]:
+        more = len(runs) - RUNS_MOST
+        also = f" (and {more} more)" if more > 0 and run is runs[RUNS_MOST - 1] else ""
+        yield Finding(
+            "warning",
+            "runs",
+            f"run {run.name} ({run.spec.workflow}){also} is recorded as running, but nobody serves"
+            " this repository",
+            "nothing: the next `swamp workflow run` or `swamp serve` ends it"
+            if run.spec.own_process
+            else "start `swamp serve`: it goes on or ends then",
+        )
 
 
 def leftovers(layout: Layout) -> Iterator[Finding]:
@@ -130,11 +152,13 @@ def _suspect(
             "nothing: the server puts it back; what people ask for goes into datastore/desired/",
         )
     elif record.live:
+        takes_over = "nothing: the next start of `swamp serve` takes it over, it starts no work"
+        ends = "nothing: the next start of `swamp serve` ends it; it is never continued"
         yield Finding(
             "warning",
             "orphans",
             f"{shown} says {record.state or 'new'}, but the server did not write it",
-            "nothing: the next start of `swamp serve` ends it; it is never continued",
+            takes_over if kind.folder in STARTS_NO_WORK else ends,
         )
 
 

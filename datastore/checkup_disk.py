@@ -72,12 +72,12 @@ def permissions(layout: Layout) -> Iterator[Finding]:
     private = [layout.private, layout.events, layout.logs, layout.data]
     folders = [layout.root, layout.history, *kinds, *private]
     closed = [one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)]
-    for path in closed:
+    if closed:
         yield Finding(
             "error",
             "permissions",
-            f"{layout.shown(path) if path != layout.root else path} cannot be written",
-            "let the user of `swamp serve` write it, or mount it writable; reading works",
+            f"{_named(layout, closed)} cannot be written: {_why_closed(closed)}",
+            "let the user of `swamp serve` write there, or mount it writable; reading works",
         )
     for path in (layout.private, layout.key):
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
@@ -90,6 +90,25 @@ def permissions(layout: Layout) -> Iterator[Finding]:
             )
     if not closed:
         yield Finding("ok", "permissions", f"{len(folders)} folders can be written")
+
+
+def _named(layout: Layout, folders: list[Path]) -> str:
+    """One name for what most often has one cause."""
+    first = str(layout.root) if folders[0] == layout.root else layout.shown(folders[0])
+    more = len(folders) - 1
+    return first if not more else f"{first} and {more} more folder{'s' * (more != 1)}"
+
+
+def _why_closed(folders: list[Path]) -> str:
+    if all(os.statvfs(one).f_flag & os.ST_RDONLY for one in folders):
+        return "the file system is mounted read-only"
+    return f"their permissions shut out this user (uid {os.geteuid()})"
+
+
+def is_held(layout: Layout) -> bool:
+    """Whether a process holds the repository, also one that does not answer yet or any more."""
+    holder = lock_holder(layout)
+    return holder is not None and holder.held
 
 
 def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:

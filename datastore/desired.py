@@ -1,8 +1,9 @@
 """What people ask for: `datastore/desired/<kind>/<name>.yaml`, sparse, commented, in git.
 
 Each kind has a few fields that people may set. A file that does not parse or validate changes
-nothing: the last good version stays in force and the problem is listed until it is mended. A file
-that is gone changes nothing either. Blocking; use it in a thread and hand the changes to the store.
+nothing: the last good version stays in force and the problem is listed until it is mended; so is
+whatever lies there and is not read. A file that is gone changes nothing either. Blocking; use it in
+a thread and hand the changes to the store.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from datastore import files
 from datastore.clock import Clock, SystemClock, parse_stamp
 from datastore.definitions.suggest import did_you_mean
+from datastore.desired_strays import strays
 from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.kinds import KINDS, Role
@@ -153,6 +155,7 @@ class DesiredTree:
         self._seen: dict[Path, dict[Path, _Seen]] = {layout.desired(folder): {} for folder in KINDS}
         self._files: dict[Path, DesiredFile] = {}
         self._problems: dict[Path, InvalidFile] = {}
+        self._strays: dict[Path, InvalidFile] = {}
         self._lock = threading.Lock()
 
     # -- looking ---------------------------------------------------------------------------------
@@ -169,20 +172,31 @@ class DesiredTree:
                 if known is None or known.stat != stat:
                     found.append(path)
             found += seen
+        self._find_strays()
         return found
 
     def refresh(self, paths: Iterable[Path]) -> list[DesiredChange]:
         """Look at these files only."""
         by_folder = {self._layout.desired(kind.folder): kind for kind in KINDS.values()}
         changes = []
+        strange = False
         for path in paths:
-            kind = by_folder.get(path.parent)
-            if kind is None or path.suffix != ".yaml" or path.name.startswith("."):
+            if path.name.startswith("."):
                 continue
+            kind = by_folder.get(path.parent)
+            if kind is None or path.suffix != ".yaml":
+                strange = True
+                continue
+            strange |= path in self._strays or path.is_symlink() or path.is_dir()
             with self._lock:
                 if self._look(kind, path):
                     changes.append(DesiredChange(kind, path.stem))
+        if strange:
+            self._find_strays()
         return changes
+
+    def _find_strays(self) -> None:
+        self._strays = strays(self._layout)
 
     def scan(self) -> list[DesiredChange]:
         """Look at every file that changed."""
@@ -199,9 +213,10 @@ class DesiredTree:
         return self._files.get(self._path(kind, name))
 
     def problems(self) -> list[InvalidFile]:
-        """The files that do not parse or validate, by path."""
+        """The files that do not parse or validate, and what is not read at all, by path."""
         with self._lock:
-            return [self._problems[path] for path in sorted(self._problems)]
+            found = self._strays | self._problems
+            return [found[path] for path in sorted(found)]
 
     # -- one file --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from datastore.desired import DesiredFile
+from datastore.kinds import STARTS_NO_WORK
 from datastore.observed import RescanReport
 from datastore.record import Kind, Record
 
@@ -58,15 +59,33 @@ def put_back_lines(report: RescanReport) -> list[str]:
             f"{len(report.restored)} files in observed/ were removed and are there again",
         ),
         *lines(
-            [f"{path} was not written by the server and is ignored" for path in report.unknown],
+            [
+                f"{path} was not written by the server and is ignored{_until(path)}"
+                for path in report.unknown
+            ],
             f"{len(report.unknown)} files in observed/ were not written by the server",
         ),
     ]
 
 
+def taken_over_lines(paths: Sequence[str]) -> list[str]:
+    """What a start did about tokens and pauses that no journal or index knew."""
+    return lines(
+        [
+            f"{path} was not written by this server and is taken over as it is: it starts no work"
+            for path in paths
+        ],
+        f"{len(paths)} tokens and pauses were not written by this server and are taken over",
+    )
+
+
 def lines(each: Sequence[str], many: str) -> list[str]:
     """The lines, or where there are too many of them one with the first as an example."""
     return list(each) if len(each) <= LINES_MOST else [f"{many}; one of them: {each[0]}"]
+
+
+def _until(path: str) -> str:
+    return " until the next start" if PurePosixPath(path).parent.name in STARTS_NO_WORK else ""
 
 
 def _where(path: str) -> str:

@@ -2,8 +2,9 @@
 
 Opening trusts the journal first, then the index as far as a file's stat is the one it knows. A file
 that differs is put back, one that is gone is restored, and one that nobody vouches for is parsed
-with care: finished, it is taken as it is; live, it is handed out as *unvouched*, for the boot
-sweep to end. One bad record never stops the start. YAML is parsed only where nobody vouches.
+with care: finished, or of a kind that starts no work, it is taken as it is; live, it is handed out
+as *unvouched*, for the boot sweep to end. One bad record never stops the start. YAML is parsed only
+where nobody vouches.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any
 
 from datastore import files
 from datastore.checkpoint import Checkpointer
+from datastore.edit_lines import taken_over_lines
 from datastore.errors import DatastoreError, InvalidFile
 from datastore.files import Stat
 from datastore.index import Index, IndexRow
 from datastore.journal import Op, Remove
-from datastore.kinds import KINDS
+from datastore.kinds import KINDS, STARTS_NO_WORK
 from datastore.layout import Layout, create_folders
 from datastore.observed import ObservedWriter, RescanReport, Verdict
 from datastore.observed_files import Stored, remove_temps
@@ -59,6 +61,8 @@ class LoadReport:
     """Live records (kind, name) that the server did not write: to be ended, never continued."""
     adopted: list[str] = field(default_factory=list)
     """Files of finished records that the server did not write, taken as they are."""
+    taken_over: list[str] = field(default_factory=list)
+    """Files of live tokens and pauses that it did not write, taken as they are."""
     invalid: list[InvalidFile] = field(default_factory=list)
     """Files, or records in the journal or index, that make no record. Left alone."""
 
@@ -195,6 +199,8 @@ class _Opening:
         for seq, story in replay.stories:
             self._observed.follow(seq, [story])
         self._report.replayed = len(replay.changes) + len(replay.stories)
+        for line in taken_over_lines(self._report.taken_over):
+            log.warning("%s", line)
         self._observed.catch_up()
 
     def _open_kind(self, kind: Kind[Any, Any], rows: list[IndexRow], replay: Replay) -> None:
@@ -275,16 +281,25 @@ class _Opening:
         except OSError as error:
             self._report.invalid.append(InvalidFile(shown, f"cannot be read: {error.strerror}"))
         else:
-            if record.live:
-                # Not into the index: after a crash before the sweep it must still be unvouched.
-                self._take_record(record, vouched=False)
-            else:
-                document = to_json(record.document())
-                self._take_finished(kind, record.name, document)
-                self._adopt(kind, shown, IndexRow(record.name, stat, True, document))
+            self._take_found(record, shown, stat)
+
+    def _take_found(self, record: Record[Any, Any], shown: str, stat: Stat) -> None:
+        """Take a record that only its file shows."""
+        kind = record.kind
+        if record.live and kind.folder not in STARTS_NO_WORK:
+            # Not into the index: after a crash before the sweep it must still be unvouched.
+            self._take_record(record, vouched=False)
+            return
+        document = to_json(record.document())
+        if record.live:
+            self._take_record(record, vouched=True)
+            self._report.taken_over.append(shown)
+        else:
+            self._take_finished(kind, record.name, document)
+            self._report.adopted.append(shown)
+        self._adopt(kind, shown, IndexRow(record.name, stat, not record.live, document))
 
     def _adopt(self, kind: Kind[Any, Any], shown: str, row: IndexRow) -> None:
-        self._report.adopted.append(shown)
         try:
             self._observed.adopt(kind.folder, row)
         except sqlite3.Error as error:

@@ -22,6 +22,7 @@ from datastore.edit_lines import after_the_end, lines, of_nobody, put_back_lines
 from datastore.errors import InvalidFile
 from datastore.kinds import KINDS
 from datastore.layout import Layout, create_folders
+from datastore.meter import About, Counter
 from datastore.observed import RescanReport
 from datastore.store import Store
 from datastore.watched_folders import WatchedFolders
@@ -81,6 +82,14 @@ class FileWatch:
         self._rescan_now = asyncio.Event()
         self._problems_changed = asyncio.Event()
         self._told: set[str] = set()
+        self.findings = Counter(
+            About(
+                "swamp_rescan_findings_total",
+                "Files of observed/ that were not as the server had written them.",
+                ("verdict",),
+            ),
+            known=[("put_back",), ("restored",), ("unknown",)],
+        )
         self._unknown: set[str] = set()
         folders = [layout.models, layout.workflows]
         for kind in KINDS:
@@ -128,13 +137,12 @@ class FileWatch:
     def _batches_of_people(
         self, stop: asyncio.Event
     ) -> AsyncGenerator[set[tuple[Change, str]], None]:
-        roots = tuple(f"{root}{os.sep}" for root in (self._layout.models, self._layout.workflows))
         return awatch(
             *(self._layout.desired(kind) for kind in KINDS),
             self._layout.models,
             self._layout.workflows,
             watch_filter=lambda _, path: (
-                _is_yaml(path) or (path.startswith(roots) and _may_be_folder(path))
+                _is_yaml(path) or _is_misnamed(path) or _may_be_folder(path)
             ),
             debounce=_DEBOUNCE_MS,
             step=_STEP_MS,
@@ -265,12 +273,21 @@ class FileWatch:
     def _tell_put_back(self, report: RescanReport) -> None:
         new = tuple(path for path in report.unknown if path not in self._unknown)
         self._unknown.update(new)
+        self.findings.add("put_back", by=len(report.put_back))
+        self.findings.add("restored", by=len(report.restored))
+        self.findings.add("unknown", by=len(new))
         for line in put_back_lines(RescanReport(report.put_back, report.restored, new)):
             log.warning("%s", line)
 
 
 def _is_yaml(path: str) -> bool:
     return path.endswith(".yaml") and not path.rpartition(os.sep)[2].startswith(".")
+
+
+def _is_misnamed(path: str) -> bool:
+    """Such a file is not read, and that has to be told."""
+    name = path.rpartition(os.sep)[2]
+    return name.lower().endswith((".yml", ".yaml")) and not name.startswith(".")
 
 
 def _may_be_folder(path: str) -> bool:

@@ -24,10 +24,15 @@ from datastore.sqlite_file import inode_of
 class RepositoryLock:
     """The right to write a repository's records, held from `acquire` to `release`."""
 
-    def __init__(self, layout: Layout, clock: Clock | None = None) -> None:
+    def __init__(
+        self, layout: Layout, clock: Clock | None = None, *, held_for: str | None = None
+    ) -> None:
+        """`held_for`: what it is for, if not for a server: "run r of workflow 'w'"."""
         self.layout = layout
         self._clock = clock or SystemClock()
+        self._held_for = held_for
         self._descriptor: int | None = None
+        self._since: datetime | None = None
         self.last_held: datetime | None = None
         """When an earlier holder was last known to live: its stop, or its last `touch`."""
 
@@ -42,7 +47,9 @@ class RepositoryLock:
             raise RepositoryLocked(_refusal(holder)) from None
         self._descriptor = descriptor
         self.last_held = datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
-        self._sign(descriptor)
+        # A file that replaces a removed one tells since when this process has held the lock.
+        self._since = self._since or self._clock.now()
+        self._sign(descriptor, self._since)
         return self
 
     def touch(self) -> None:
@@ -85,10 +92,12 @@ class RepositoryLock:
             # The file stays: removing it would let two processes lock two different inodes.
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
-            self._descriptor = None
+            self._descriptor = self._since = None
 
-    def _sign(self, descriptor: int) -> None:
-        holder = {"pid": os.getpid(), "since": stamp(self._clock.now()), "command": sys.argv}
+    def _sign(self, descriptor: int, since: datetime) -> None:
+        holder = {"pid": os.getpid(), "since": stamp(since), "command": sys.argv}
+        if self._held_for is not None:
+            holder["heldFor"] = self._held_for
         # Who holds it is a courtesy: a full disk must not keep the lock from being held.
         with suppress(OSError):
             os.ftruncate(descriptor, 0)
@@ -139,12 +148,16 @@ def _is_alive(pid: int) -> bool:
 
 
 def _refusal(holder: bytes) -> str:
+    held_for = None
     try:
         found = json.loads(holder)
         since = parse_stamp(found["since"]).astimezone()
         who = f"pid {int(found['pid'])} (since {_since(since)})"
+        held_for = found.get("heldFor")
     except (ValueError, KeyError, TypeError):
         who = "another process"
+    if isinstance(held_for, str):
+        return f"this repository is held by {held_for}, {who}: wait for its end, or stop it first"
     return (
         f"this repository is served by {who}; stop it first, "
         "or talk to it with --server <its address>"

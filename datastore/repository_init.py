@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from datastore import files
 from datastore.clock import stamp
-from datastore.errors import AlreadyExists, DatastoreError
+from datastore.errors import AlreadyExists, DatastoreError, InvalidFile
 from datastore.layout import Layout, create_folders
 from datastore.record import is_record_name
 from datastore.yaml_emitter import emit, emit_scalar
@@ -61,11 +61,28 @@ class Initialized:
     gitignore: GitignoreAction
 
 
+def refuse_newer(layout: Layout) -> None:
+    """InvalidFile for a repository that a later swamp made: this one must not touch its records.
+
+    A marker that cannot be read is told by whoever needs the settings in it.
+    """
+    shown = layout.shown(layout.marker)
+    try:
+        document = load(layout.marker.read_bytes(), shown)
+    except (OSError, InvalidFile):
+        return
+    version = document.value.get("version")
+    if isinstance(version, int | float) and version > VERSION:
+        known = f"version {version} of a repository is newer than this swamp knows ({VERSION})"
+        raise InvalidFile(shown, f"{known}: upgrade swamp", document.position("version"))
+
+
 def initialize(root: Path, now: datetime) -> Initialized:
     """Make the folder a repository; whatever is missing is added, nothing else is touched.
 
-    OSError where the folder cannot be written.
+    OSError where the folder cannot be written, InvalidFile for one of a later swamp.
     """
+    refuse_newer(Layout(root.resolve()))
     root.mkdir(parents=True, exist_ok=True)
     layout = Layout(root.resolve())
     create_folders(layout)

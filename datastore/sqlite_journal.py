@@ -14,13 +14,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from datastore.errors import DatastoreError, Degraded
 from datastore.journal import Op, Put, Remove, Story
+from datastore.journal_measures import JournalMeasures, Transaction
 from datastore.sqlite_file import (
     checkpoint,
     clear_place,
@@ -69,6 +70,7 @@ class Row:
 class _Commit:
     ops: tuple[Op, ...]
     on_durable: OnDurable | None
+    queued_s: float = field(default_factory=time.monotonic)
 
 
 class SqliteJournal:
@@ -77,6 +79,7 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         """Open or create the journal at `path`; DatastoreError when it cannot be read."""
         self._path = path
+        self.measures = JournalMeasures()
         self._queue: SimpleQueue[_Commit | None] = SimpleQueue()
         self._carry: _Commit | None = None
         self._acknowledged: deque[OnDurable] = deque()
@@ -224,6 +227,7 @@ class SqliteJournal:
         """Write one transaction, the same one until it is through; False when told to give up."""
         backoff_s = _BACKOFF_FIRST_S
         rows: list[tuple[Any, ...]] = []
+        began_s = time.monotonic()
         while True:
             try:
                 rows = rows or self._encode(batch)
@@ -239,6 +243,9 @@ class SqliteJournal:
         if self._trouble is not None:
             log.warning("the journal takes writes again")
             self._trouble = None
+        written = Transaction(began_s, time.monotonic())
+        queued_s = [commit.queued_s for commit in batch]
+        self._acknowledged.append(self.measures.note(queued_s, len(rows), written))
         first_seq = self._next_seq
         self._next_seq += len(rows)
         self._next_commit_no += len(batch)

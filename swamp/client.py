@@ -158,9 +158,12 @@ class Client:
         given = {key: value for key, value in query.items() if value is not None}
         return self._unary("GET", f"{path}?{urlencode(given)}" if given else path, None)
 
-    def post(self, path: str, body: Any = None) -> Any:
-        """The JSON answer to a JSON body. ServerError, Unreachable."""
-        return self._unary("POST", path, {} if body is None else body)
+    def post(self, path: str, body: Any = None, within_s: float = UNARY_TIMEOUT_S) -> Any:
+        """The JSON answer to a JSON body. ServerError, Unreachable.
+
+        `within_s`: how long the server may be silent, where what it does takes its time.
+        """
+        return self._unary("POST", path, {} if body is None else body, within_s)
 
     def events(
         self,
@@ -205,10 +208,10 @@ class Client:
             count = last["seq"]
             raise NoSuchEvent(f"the run has {count} events and is over: none is number {after + 1}")
 
-    def _unary(self, method: str, path: str, body: Any) -> Any:
+    def _unary(self, method: str, path: str, body: Any, within_s: float = UNARY_TIMEOUT_S) -> Any:
         connection = self._address.connection(self._trust)
         try:
-            response = self._ask(connection, method, path, body)
+            response = self._ask(connection, method, path, body, within_s)
             self.degraded = response.getheader(DEGRADED_HEADER)
             return _answer(response.status, response.read(), self._address.shown)
         except (OSError, http.client.HTTPException) as error:
@@ -232,7 +235,12 @@ class Client:
             connection.close()
 
     def _ask(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: Any
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Any,
+        within_s: float = UNARY_TIMEOUT_S,
     ) -> http.client.HTTPResponse:
         payload = None if body is None else json.dumps(body).encode()
         headers = {} if payload is None else {"Content-Type": "application/json"}
@@ -240,7 +248,7 @@ class Client:
             headers["Authorization"] = f"Bearer {self._token}"
         with self._told_if_slow():
             connection.connect()
-            connection.sock.settimeout(UNARY_TIMEOUT_S)
+            connection.sock.settimeout(within_s)
             connection.request(method, self._address.prefix + path, payload, headers)
             return connection.getresponse()
 

@@ -1,10 +1,14 @@
-"""Puts an output from inside a step: `SWAMP_DATA_URL` and `SWAMP_DATA_TOKEN` say where and who."""
+"""Puts an output from inside a step, and gets it back.
+
+`SWAMP_DATA_URL` and `SWAMP_DATA_TOKEN` say where and who.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, urlsplit
@@ -31,6 +35,29 @@ def put_output(
 
     NotInAStep, ServerError, Unreachable.
     """
+    pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+    with _asked(environment, name) as (connection, path, headers):
+        # A refusal comes before the whole body is sent: it may be there to be read.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.request("PUT", path, pieces, {**headers, "Content-Type": content_type})
+        return _answer(connection.getresponse())
+
+
+def get_output(environment: Mapping[str, str], name: str) -> bytes:
+    """The output `name` as this very step has put it last. Errors as of `put_output`."""
+    with _asked(environment, name) as (connection, path, headers):
+        connection.request("GET", path, None, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise Unreachable(f"{name} cannot be read back: {_answer(response)}")
+        return response.read()
+
+
+@contextmanager
+def _asked(
+    environment: Mapping[str, str], name: str
+) -> Iterator[tuple[http.client.HTTPConnection, str, dict[str, str]]]:
+    """A connection to ask on, the path of the output, and what says who asks."""
     url = environment.get(DATA_URL_VARIABLE)
     token = environment.get(DATA_TOKEN_VARIABLE)
     if not url or not token:
@@ -42,17 +69,9 @@ def put_output(
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise NotInAStep(f"{DATA_URL_VARIABLE} is no address: {url!r}")
     connection = _connection(parts.scheme, parts.netloc, environment.get(CA_VARIABLE))
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": content_type}
-    pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+    headers = {"Authorization": f"Bearer {token}"}
     try:
-        connection.request("PUT", f"{parts.path}/{quote(name, safe='')}", pieces, headers)
-        return _answer(connection)
-    except (BrokenPipeError, ConnectionResetError) as error:
-        # A refusal comes before the whole body is sent: it may be there to be read.
-        try:
-            return _answer(connection)
-        except (OSError, http.client.HTTPException):
-            raise Unreachable(f"lost the connection to {parts.netloc} ({error})") from None
+        yield connection, f"{parts.path}/{quote(name, safe='')}", headers
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(f"no answer from {parts.netloc} ({error})") from None
     finally:
@@ -66,14 +85,14 @@ def _connection(scheme: str, place: str, authorities: str | None) -> http.client
     return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=trust)
 
 
-def _answer(connection: http.client.HTTPConnection) -> dict[str, object]:
-    response = connection.getresponse()
+def _answer(response: http.client.HTTPResponse) -> dict[str, object]:
+    """The JSON object; ServerError where it says no."""
     try:
         answer = json.loads(response.read())
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise Unreachable(f"{connection.host} is no swamp server: it answered {response.status}")
+        raise Unreachable(f"no swamp server is there: it answered {response.status}")
     if response.status >= 400:
         raise ServerError(str(answer.get("error")), str(answer.get("code")))
     return answer

@@ -50,7 +50,7 @@ def _worker(worker: Worker, active: list[str]) -> View:
     return known(
         {
             "name": worker.name,
-            "status": _worker_state(worker, bool(active)),
+            "status": worker_state(worker, bool(active)),
             "labels": dict(status.labels),
             "platform": status.platform,
             "arch": status.arch,
@@ -62,18 +62,22 @@ def _worker(worker: Worker, active: list[str]) -> View:
             "version": status.version,
             "token": status.token,
             "note": worker.spec.note,
+            "verifiedAt": status.verified_at,
+            "verifyFailureReason": status.verify_failure,
             "desiredFile": desired_file(status.desired),
         }
     )
 
 
-def _worker_state(worker: Worker, busy: bool) -> str:
+def worker_state(worker: Worker, busy: bool) -> str:
     """What keeps it from new work comes first; whether it works is also seen in its slots."""
     status = worker.status
     if status is None or status.state == "disconnected":
         return "disconnected"
     if drains(worker):
         return "draining"
+    if status.state == "unverified":
+        return "unverified"
     if not worker.spec.schedulable:
         return "cordoned"
     return "busy" if busy else "idle"

@@ -14,7 +14,7 @@ from datastore.desired import FIELDS, DesiredTree
 from datastore.kinds import KINDS, Call, Counts, Outcome, Placement
 from datastore.layout import Layout, create_folders
 from datastore.record import Kind, Model
-from swamp.protocol import DEATH_PATH, PROTOCOL_VERSION
+from swamp.protocol import DATA_PATH, DEATH_PATH, PROTOCOL_VERSION
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -192,7 +192,7 @@ def test_every_route_is_documented() -> None:
     declared = re.findall(r'web\.(get|post)\("([^"]+)"', source("swamp/serve"))
     shown = re.findall(r"`(GET|POST) ([^`?]+)", page("api.md"))
     assert len(declared) >= 12
-    by_name = {("GET", "/"), ("POST", DEATH_PATH)}
+    by_name = {("GET", "/"), ("POST", DEATH_PATH), ("GET", f"{DATA_PATH}/{{name}}")}
     assert {(m.upper(), path) for m, path in declared} | by_name == set(shown)
 
 

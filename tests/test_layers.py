@@ -24,6 +24,7 @@ ONLY_IN = {
     "yaml": ("datastore/",),
     "watchfiles": ("datastore/",),
     "sqlite3": ("datastore/", "swamp/cli/doctor.py"),
+    "opentelemetry": ("swamp/traces.py", "swamp/serve/metrics_export.py"),
 }
 
 # Outside datastore/, these write files: none of them below a repository's datastore/ or .swamp/.
@@ -34,7 +35,10 @@ MAY_WRITE = {
 WRITING_METHODS = {"write_text", "write_bytes", "rename", "renames", "symlink_to", "hardlink_to"}
 WRITING_CALLS = {"os.replace", "os.rename", "os.link", "shutil.move", "shutil.copy"}
 
-HEAVY = ("aiohttp", "pydantic", "watchfiles", "cel_expr_python", "cryptography", "yaml", "sqlite3")
+HEAVY = (
+    "aiohttp", "pydantic", "watchfiles", "cel_expr_python", "cryptography", "yaml", "sqlite3",
+    "opentelemetry",
+)  # fmt: skip
 
 
 def modules(*folders: str) -> list[str]:

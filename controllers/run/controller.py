@@ -19,11 +19,11 @@ from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
 from controllers.run.context import RunContext
 from controllers.run.edits import run_as_asked
-from controllers.run.graph import StepKey
+from controllers.run.graph import StepKey, Unit
 from controllers.run.line import ModelLine
 from controllers.run.live import LiveRun, ended_run, live_run
 from controllers.run.plan import written_requirement
-from controllers.run.planner import Planner
+from controllers.run.planner import Planner, kept_name
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
@@ -220,7 +220,7 @@ class RunController:
             self._teller.jobs(live)
             unit = live.graph.take_opening()
             if unit is not None:
-                await self.planner.open(live, unit)
+                await self._open(live, unit)
                 continue
             key = live.graph.take_started(known)
             if key is None:
@@ -235,6 +235,7 @@ class RunController:
         self._untold.discard(run.name)
         with contextlib.suppress(SwampError, ValueError):
             live = self._live_run(run, workflow_from_source(run.spec.definition))
+            live.cancelled = run.spec.cancel
             self._teller.run_started(live)
             await self._catch_up(
                 live, lambda key: self._store.is_finished(STEPS, live.step_name(key))
@@ -256,7 +257,7 @@ class RunController:
         for _ in range(STARTS_AT_ONCE):
             unit = live.graph.take_opening()
             if unit is not None:
-                await self.planner.open(live, unit)
+                await self._open(live, unit)
                 continue
             key = live.graph.take_ready()
             if key is None:
@@ -276,6 +277,14 @@ class RunController:
     def _tell_skips(self, live: LiveRun) -> None:
         while (skip := live.graph.take_skip()) is not None:
             self._keeper.skip(live, skip.key, skip.reason)
+
+    async def _open(self, live: LiveRun, unit: Unit) -> None:
+        kept = await self.planner.open(live, unit)
+        run = self._store.get(RUNS, live.run)
+        if kept is not None and run.live and run.status is not None:
+            for_each = {**(run.status.for_each or {}), kept_name(unit): kept}
+            status = run.status.model_copy(update={"for_each": for_each})
+            self._store.commit([run.with_status(status)])
 
     async def _start(self, live: LiveRun, key: StepKey) -> None:
         live.key_of[live.step_name(key)] = key

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from controllers.asked import asked
+from controllers.asked import asked, shown_file
 from datastore.desired import DesiredFile
 from datastore.kinds import LEASES, PENDING, RUNS, Lease, Pending, PendingSpec, Run
 from datastore.store import Store
@@ -26,7 +26,7 @@ def run_as_asked(store: Store, run: Run) -> Run:
         return run
     changed = run.with_status(status.model_copy(update={"desired": news.note}))
     if news.spec and news.spec.get("cancel") and not run.spec.cancel:
-        reason = news.spec.get("cancel_reason") or "cancelled by its desired file"
+        reason = news.spec.get("cancel_reason") or f"cancelled by {shown_file(RUNS, run.name)}"
         changed = changed.with_spec(cancel=True, cancel_reason=reason)
     store.commit([changed])
     return store.get(RUNS, run.name)

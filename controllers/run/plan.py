@@ -2,7 +2,7 @@
 
 `self` holds the fields of the model's definition and, in `forEach`, the item. Arguments come from
 the model's global arguments, then its method, then the step's inputs: the later one wins. Inputs
-that the model declares feed its expressions instead.
+that the model declares feed its expressions instead: the step's, else the run's, else the default.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from controllers.expression_references import SecretText
 from controllers.expressions import ExpressionError, Scope, render, render_text
 from controllers.requirement import describe, requirement
+from datastore.definitions.inputs import defaults_of
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.placement import PlacementTemplate, placement_of, priority_of
 from datastore.definitions.schema import LabelValue
@@ -233,7 +234,9 @@ def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> tuple[
     fed = {key: value for key, value in inputs.items() if key in declared}
     fields = {"name": model.name, "id": str(model.id), "type": model.type, "tags": model.tags}
     inner = scope.with_self({**fields, **copy.item})
-    inner = replace(inner, inputs={**scope.inputs, **fed}) if fed else inner
+    missing = {k: v for k, v in defaults_of(model.inputs).items() if k not in scope.inputs}
+    if missing or fed:
+        inner = replace(inner, inputs={**scope.inputs, **render(missing, scope), **fed})
     own = {**model.global_arguments, **(method.arguments if method is not None else {})}
     passed = {key: value for key, value in inputs.items() if key not in declared}
     call = Call(

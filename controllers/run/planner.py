@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from controllers.expressions import ExpressionError, needs_thread
+from controllers.expressions import ExpressionError, needs_thread, roots_read
 from controllers.run.context import RunContext
 from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun
-from controllers.run.plan import PlanContext, PlanError, StepPlan, copies, plan_step
+from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, plan_step
 from datastore.definitions.model import ModelDefinition, model_from_source
-from datastore.definitions.workflow import Workflow
-from datastore.kinds import RUNS, Run
+from datastore.definitions.workflow import Step, Workflow
+from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
 
 
@@ -39,21 +39,32 @@ class Planner:
         }
         return {name: self._context.find_model(name).source for name in sorted(named)}
 
-    async def open(self, live: LiveRun, unit: Unit) -> None:
-        """Name the copies of a unit; where that fails it gets one copy, which fails early."""
-        step = unit.step
+    async def open(self, live: LiveRun, unit: Unit) -> KeptCopies | None:
+        """Name the copies of a unit; where that fails it gets one copy, which fails early.
+
+        What has to be kept in the run's record before anything else is, None where nothing has.
+        """
+        status = self._store.get(RUNS, live.run).status
+        known = status.for_each if status is not None else None
+        kept = known.get(kept_name(unit)) if known is not None else None
         try:
-            if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
-                made = await self._context.offload(lambda: copies(step, live.scope))
-            else:
-                made = copies(step, live.scope)
+            made = await self._made(live, unit.step) if kept is None else _copies_of(kept)
         except (ExpressionError, PlanError) as error:
-            live.graph.open(unit.key, [step.name])
+            live.graph.open(unit.key, [unit.step.name])
             live.failed_early[unit.key] = str(error)
-            return
+            return KeptCopies(error=str(error)) if kept is None and _may_change(unit.step) else None
         for copy in made:
             live.copies[(unit.job.name, copy.name)] = copy
         live.graph.open(unit.key, [copy.name for copy in made])
+        if kept is not None or not _may_change(unit.step):
+            return None
+        return KeptCopies(copies=[KeptCopy(name=one.name, item=dict(one.item)) for one in made])
+
+    async def _made(self, live: LiveRun, step: Step) -> list[Copy]:
+        if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
+            made: list[Copy] = await self._context.offload(lambda: copies(step, live.scope))
+            return made
+        return copies(step, live.scope)
 
     async def plan(self, live: LiveRun, key: StepKey) -> StepPlan:
         """What the copy executes, checked; SwampError says why it cannot run."""
@@ -84,3 +95,28 @@ class Planner:
     def _model(self, run: Run, name: str) -> ModelDefinition:
         source = run.spec.models.get(name)
         return model_from_source(source) if source is not None else self._context.find_model(name)
+
+
+def kept_name(unit: Unit) -> str:
+    """What the copies of a unit are kept under in the run's record."""
+    return f"{unit.job.name}/{unit.step.name}"
+
+
+def _copies_of(kept: KeptCopies) -> list[Copy]:
+    if kept.error is not None:
+        raise PlanError(kept.error)
+    return [Copy(one.name, one.item) for one in kept.copies]
+
+
+def _may_change(step: Step) -> bool:
+    """Whether evaluating the step's `forEach` once more might give something else.
+
+    Inputs stay, outputs and the server's environment do not.
+    """
+    if step.for_each is None:
+        return False
+    try:
+        read = roots_read([step.for_each.values, step.name])
+    except ExpressionError:
+        return False
+    return bool(read & {"data", "env"})

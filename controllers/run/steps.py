@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, cast
 
+from controllers.asked import shown_file
 from controllers.ports import LocalExecutor, RunEvents, StepData
 from controllers.run.edits import lease_as_asked, pending_as_asked, spec_as_asked
 from controllers.run.graph import StepKey
@@ -119,8 +120,10 @@ class StepKeeper:
         assert status is not None
         if status.state == "timed_out" or (status.error is not None and not live.cancelled):
             self._end(live, key, "failed", error=status.reason)
-        elif status.state == "cancelled" or live.cancelled:
+        elif live.cancelled:
             self._end(live, key, "cancelled", error="cancelled while it waited for a worker")
+        elif status.state == "cancelled":
+            self._end(live, key, "cancelled", error=_cancelled_by(pending))
         else:
             self._new_episode(live, key, pending)
 
@@ -138,7 +141,11 @@ class StepKeeper:
             return
         live.running.discard(live.step_name(key))
         outcome = status.outcome
-        if outcome is not None:
+        if lease.spec.cancel and not live.cancelled and (outcome is None or _is_cancelled(outcome)):
+            # Also where its worker was lost before it could stop: nobody wants it again.
+            error = _cancelled_by(lease)
+            self._end(live, key, "cancelled", error=error, outcome=outcome, lease=lease)
+        elif outcome is not None:
             self._end_with(live, key, outcome, lease)
         elif live.cancelled:
             self._end(live, key, "cancelled", error="cancelled", lease=lease)
@@ -223,6 +230,9 @@ class StepKeeper:
         waited_s = (old.status.waited_s if old.status is not None else None) or 0.0
         # A file that came while nobody looked, say at a restart, still counts for the step.
         asked = spec_as_asked(old.spec, self._store.desired(PENDING, old.name))
+        if asked.cancel:
+            self._end(live, key, "cancelled", error=_cancelled_by(old))
+            return
         spec = asked.model_copy(
             update={
                 "desired": None,
@@ -273,7 +283,7 @@ class StepKeeper:
         self, live: LiveRun, key: StepKey, outcome: Outcome, lease: Lease | None = None
     ) -> None:
         state = "succeeded" if outcome.ok else "failed"
-        if outcome.reason == "cancelled":
+        if _is_cancelled(outcome):
             state = "cancelled"
         self._end(live, key, state, error=outcome.error, outcome=outcome, lease=lease)
 
@@ -353,7 +363,8 @@ class StepKeeper:
             passed = parse_stamp(status.ended_at) - ready_at
             duration_ms = max(0, round(passed.total_seconds() * 1000))
         self.tell.ended(live, key, status, duration_ms)
-        if status.state == "failed" and not status.allowed_failure and live.failure is None:
+        counts = status.state in ("failed", "cancelled") and not status.allowed_failure
+        if counts and live.failure is None:
             live.failure = status.error
         state = cast("Ended", status.state)
         live.graph.finish(key, state, allowed=status.allowed_failure)
@@ -362,3 +373,13 @@ class StepKeeper:
         first = self._store.find(PENDING, f"{step.name}.1")
         at = first.created_at if first is not None else step.created_at
         return parse_stamp(at)
+
+
+def _is_cancelled(outcome: Outcome) -> bool:
+    return outcome.reason == "cancelled"
+
+
+def _cancelled_by(dispatch: Pending | Lease) -> str:
+    """Who ended the step where its run goes on: only a person's file asks for that."""
+    file = shown_file(dispatch.kind, dispatch.name)
+    return f"step {dispatch.spec.job}/{dispatch.spec.step} was cancelled by {file}"

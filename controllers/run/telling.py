@@ -152,6 +152,8 @@ class StepTeller:
         else:
             fields["durationMs"] = duration_ms
             fields["worker"] = status.worker
+        if status.state == "cancelled" and not live.cancelled:
+            fields["error"] = status.error
         if status.state == "failed":
             fields["error"] = status.error
             fields["reason"] = status.outcome.reason if status.outcome else "not_started"

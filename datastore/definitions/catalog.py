@@ -139,6 +139,10 @@ class Catalog:
                 yield from self._listed(folder / name, problems)
             elif name.endswith(".yaml"):
                 yield folder / name
+            elif name.lower().endswith((".yml", ".yaml")):
+                right = (folder / name).with_suffix(".yaml").name
+                where = shown(folder / name, self._root)
+                problems.append(InvalidFile(where, f"is not read: its name must be {right}"))
 
     def _look_at(self, places: Iterable[Place]) -> None:
         """Look at files and take over what changed.

@@ -125,6 +125,12 @@ class Inputs(Written):
         )
 
 
+def defaults_of(inputs: Inputs | None) -> dict[str, Any]:
+    """The inputs that have a default, with it; one that is an expression as it is written."""
+    declared = inputs.properties if inputs is not None else {}
+    return {name: _default(one) for name, one in declared.items() if one.default is not None}
+
+
 def resolve(inputs: Inputs | None, given: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """The values a run starts with: given ones in their declared type, else the defaults.
 

@@ -39,6 +39,8 @@ from datastore.kinds.run import (
     RUNS,
     STEPS,
     Counts,
+    KeptCopies,
+    KeptCopy,
     Run,
     RunSpec,
     RunStatus,
@@ -53,6 +55,9 @@ KINDS: dict[str, Kind[Any, Any]] = {
     kind.folder: kind for kind in (WORKERS, TOKENS, ACCESS, PAUSES, PENDING, LEASES, RUNS, STEPS)
 }
 
+STARTS_NO_WORK = frozenset({TOKENS.folder, ACCESS.folder, PAUSES.folder})
+"""Kinds whose records stay valid when neither journal nor index knows them (decision 007)."""
+
 __all__ = [
     "ACCESS",
     "KINDS",
@@ -60,6 +65,7 @@ __all__ = [
     "PAUSES",
     "PENDING",
     "RUNS",
+    "STARTS_NO_WORK",
     "STEPS",
     "TOKENS",
     "WORKERS",
@@ -68,6 +74,8 @@ __all__ = [
     "AccessStatus",
     "Call",
     "Counts",
+    "KeptCopies",
+    "KeptCopy",
     "LabelRule",
     "Lease",
     "LeaseSpec",

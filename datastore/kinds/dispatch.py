@@ -149,6 +149,15 @@ Pending = Record[PendingSpec, PendingStatus]
 Lease = Record[LeaseSpec, LeaseStatus]
 
 
+PROBES = "probe"
+"""What stands in place of a run in the dispatch ids of probes, which belong to none."""
+
+
+def is_probe(name: str) -> bool:
+    """Whether a dispatch shows that its worker works, instead of being a step's."""
+    return run_of(name) == PROBES
+
+
 def run_of(name: str) -> str:
     """The run that a step, pending dispatch or lease belongs to, from its name alone."""
     return name.partition(".")[0]

@@ -21,9 +21,10 @@ class WorkerSpec(Model):
 
 
 class WorkerStatus(Model):
-    """What the worker said at its last enrollment, and whether its socket is there."""
+    """What the worker said at its last enrollment, whether its socket is there, and whether it has
+    been shown to work."""
 
-    state: Literal["connected", "disconnected"]
+    state: Literal["unverified", "connected", "disconnected"]
     draining: bool = False
     instance: str
     machine: str
@@ -36,6 +37,10 @@ class WorkerStatus(Model):
     enrolled_at: str
     last_seen_at: str
     disconnected_at: str | None = None
+    verified_at: str | None = None
+    """When a probe of this process last passed."""
+    verify_failure: str | None = None
+    """Why its last probe did not pass."""
     desired: str | None = None
     """Digest of the desired file that `spec` came from."""
 
@@ -69,11 +74,12 @@ WORKERS = Kind(
     spec=WorkerSpec,
     status=WorkerStatus,
     moves={
-        None: frozenset({"connected", "disconnected"}),
-        "connected": frozenset({"disconnected"}),
-        "disconnected": frozenset({"connected"}),
+        None: frozenset({"unverified", "connected", "disconnected"}),
+        "unverified": frozenset({"connected", "disconnected"}),
+        "connected": frozenset({"unverified", "disconnected"}),
+        "disconnected": frozenset({"unverified", "connected"}),
     },
-    live_states=frozenset({"connected"}),
+    live_states=frozenset({"unverified", "connected"}),
 )
 
 TOKENS = Kind(

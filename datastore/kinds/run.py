@@ -40,6 +40,24 @@ class RunSpec(Model):
     """The workflow as written, parsed."""
     models: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """The model definitions that its steps name, by name."""
+    own_process: Literal[True] | None = None
+    """It runs in the process of its command, without a server, and ends with it."""
+
+
+class KeptCopy(Model):
+    """A step that `forEach` made, and its item by the item's name."""
+
+    name: str
+    item: dict[str, Any] = Field(default_factory=dict)
+
+
+class KeptCopies(Model):
+    """What a `forEach` gave that reads outputs or the environment: evaluated again, after a
+    restart, it might give something else."""
+
+    copies: list[KeptCopy] = Field(default_factory=list)
+    error: str | None = None
+    """Why it gave nothing."""
 
 
 class RunStatus(Model):
@@ -51,6 +69,8 @@ class RunStatus(Model):
     duration_ms: int | None = None
     counts: Counts = Field(default_factory=Counts)
     jobs: dict[str, str] = Field(default_factory=dict)
+    for_each: dict[str, KeptCopies] | None = None
+    """By `job/step` as written, where it might give something else later."""
     failure: str | None = None
     desired: str | None = None
     """Digest of the desired file that was taken into `spec`."""

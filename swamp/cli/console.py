@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from swamp.client import Client
 
 
+RECORDED = (
+    "no server is running: this is what the records say, what is live in them goes on or ends at"
+    " the next start"
+)
+
+
 @dataclass(slots=True)
 class Console:
     """What the options that every command has add up to."""
@@ -76,16 +82,21 @@ class Console:
     def recorded(self, is_live: bool) -> None:
         """Remark that records, not a server, were read, where they show something as live."""
         if is_live and self.asked is None:
-            self.note("no server is running: this is what the records say")
+            self.note(RECORDED)
 
     def layout(self) -> Layout:
-        """The repository that the command works in; NoRepository without one."""
+        """The repository that the command works in; NoRepository without one.
+
+        InvalidFile for one that a later swamp made.
+        """
         from datastore.layout import Layout, find_root
+        from datastore.repository_init import refuse_newer
 
         if self.repo_dir is not None and not self.repo_dir.is_dir():
             raise NoRepository(f"--repo-dir: {self.repo_dir} is no folder")
         layout = Layout(find_root(self.repo_dir or Path.cwd()))
         self.detail(f"repository: {layout.root}")
+        refuse_newer(layout)
         return layout
 
     def server(self, url: str | None) -> Client | None:

@@ -72,6 +72,8 @@ def _looked_at(
     yield from _settings(layout, health)
     yield from _files(layout, client)
     yield from checkup.records(layout)
+    if client is None and not checkup_disk.is_held(layout):
+        yield from checkup.left_runs(layout)
     yield from checkup.leftovers(layout)
     yield from checkup_disk.databases(layout)
     yield from checkup_disk.permissions(layout)

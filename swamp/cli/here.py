@@ -21,13 +21,20 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
 
     RepositoryLocked when somebody holds the repository after all.
     """
+    from swamp.cli.serve import serve_line
     from swamp.cli.settings import kept
     from swamp.client import Client
     from swamp.serve.own_run import OwnRun
 
     layout = console.layout()
     console.detail("no server runs here: the run is this command's own")
-    with OwnRun(layout, request, kept(layout)) as own:
+
+    def report(found: dict[str, Any]) -> None:
+        line = serve_line(found)
+        if line is not None:
+            console.note(line)
+
+    with OwnRun(layout, request, kept(layout), report) as own:
         console.detail(f"run {own.id}")
         before = signal.signal(signal.SIGTERM, _interrupt)
         try:

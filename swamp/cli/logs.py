@@ -1,10 +1,14 @@
-"""Log lines of a long-running command: for people on stderr, with --json as events on stdout."""
+"""Log lines of a long-running command: for people on stderr with the time of day in front, with
+--json as events on stdout.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from swamp.cli.console import Console
+
+TIME_OF_DAY = "%H:%M:%S"
 
 
 class _AsEvents(logging.Handler):
@@ -21,3 +25,6 @@ def log_to(console: Console) -> None:
     """Have warnings and errors printed the way this command prints."""
     if console.json:
         logging.getLogger().addHandler(_AsEvents(console))
+    else:
+        # Nothing happens after --verbose, which has its own form.
+        logging.basicConfig(format="%(asctime)s %(message)s", datefmt=TIME_OF_DAY)

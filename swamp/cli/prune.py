@@ -46,8 +46,10 @@ def prune(
     layout = console.layout()
     wanted = kept(layout) if keep is None and for_s is None else Keep(keep, for_s)
     client = console.local_server(layout)
-    if client is None:
-        document = _prune_here(layout, wanted, dry_run=dry_run)
+    if client is None and dry_run:
+        document = {"pruned": _due(layout, wanted), "dryRun": True}
+    elif client is None:
+        document = _prune_here(layout, wanted)
     else:
         body = {"keepRuns": wanted.runs, "keepForS": wanted.for_s, "dryRun": dry_run}
         document = client.post("/api/v1/runs/prune", body)
@@ -59,7 +61,17 @@ def declare(parent: typer.Typer) -> None:
     command(parent, "prune", _HELP)(prune)
 
 
-def _prune_here(layout: Layout, keep: Keep, *, dry_run: bool) -> dict[str, Any]:
+def _due(layout: Layout, keep: Keep) -> list[str]:
+    """What would go, read only: the repository may be one that cannot be written."""
+    from controllers.retention import due_of_records
+    from datastore.clock import SystemClock
+    from datastore.kinds import RUNS
+    from datastore.reader import read_records
+
+    return due_of_records(read_records(layout, RUNS), keep, SystemClock())
+
+
+def _prune_here(layout: Layout, keep: Keep) -> dict[str, Any]:
     import asyncio
 
     from swamp.cli.locked_store import with_store
@@ -74,12 +86,11 @@ def _prune_here(layout: Layout, keep: Keep, *, dry_run: bool) -> dict[str, Any]:
         try:
             retention = Retention(store, clock, keep, events.forget)
             due = await retention.due(keep)
-            if not dry_run:
-                await retention.remove(due)
-                await store.barrier()
+            await retention.remove(due)
+            await store.barrier()
         finally:
             await asyncio.to_thread(events.close)
-        return {"pruned": due, "dryRun": dry_run}
+        return {"pruned": due, "dryRun": False}
 
     return asyncio.run(with_store(layout, act))
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from datastore.errors import NotFound
 from swamp.cli.asking import ask, document, told
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
 from swamp.cli.options import labels
 from swamp.cli.table import pairs, table
+
+if TYPE_CHECKING:
+    from datastore.layout import Layout
 
 app = group("Pause and resume the queue, or the part of it that asks for some label.")
 
@@ -43,7 +47,9 @@ Note = Annotated[
     ),
 )
 def pause(console: Console, label: Label = None, note: Note = None) -> None:
-    _set(console, label, paused=True, note=note)
+    wanted = labels("", label or [])
+    name = ".".join(f"{key}-{value}" for key, value in sorted(wanted.items())) or "all"
+    _set(console, [name], wanted, paused=True, note=note)
 
 
 @command(
@@ -52,21 +58,56 @@ def pause(console: Console, label: Label = None, note: Note = None) -> None:
     Help("Let the queue go on.", ("swamp queue resume", "swamp queue resume --label pool=gpu")),
 )
 def resume(console: Console, label: Label = None, note: Note = None) -> None:
-    _set(console, label, paused=False, note=note)
+    wanted = labels("", label or [])
+    paused = _paused(console)
+    names = sorted(name for name, held in paused.items() if held == wanted)
+    if not names:
+        what = pairs(wanted) or "the whole queue"
+        now = ", ".join(f"{pairs(held) or 'the whole queue'} ({name})"
+                        for name, held in sorted(paused.items()))  # fmt: skip
+        raise NotFound(f"nothing is paused for {what}; paused now: {now or 'nothing'}")
+    _set(console, names, wanted, paused=False, note=note)
 
 
-def _set(console: Console, label: list[str] | None, *, paused: bool, note: str | None) -> None:
+def _paused(console: Console) -> dict[str, dict[str, str]]:
+    """The labels of every pause that holds, or that the next server would take over, by name."""
+    layout = console.layout()
+    client = console.local_server(layout)
+    if client is None:
+        return _paused_at_start(layout)
+    found = client.get("/api/v1/pauses")
+    return {one["name"]: one["labels"] for one in found if one["state"] == "paused"}
+
+
+def _paused_at_start(layout: Layout) -> dict[str, dict[str, str]]:
+    from datastore.desired import DesiredTree
+    from datastore.kinds import PAUSES, PauseSpec
+    from datastore.reader import read_records
+
+    specs = {pause.name: pause.spec for pause in read_records(layout, PAUSES)}
+    tree = DesiredTree(layout)
+    for change in tree.scan():
+        file = tree.current(change.kind, change.name) if change.kind is PAUSES else None
+        # A file without a good version has no digest, and changes nothing.
+        if file is not None and file.digest:
+            base = specs.get(change.name, PauseSpec())
+            specs[change.name] = base.model_copy(update=file.spec)
+    return {name: dict(spec.labels) for name, spec in specs.items() if spec.paused}
+
+
+def _set(
+    console: Console, names: list[str], wanted: dict[str, str], *, paused: bool, note: str | None
+) -> None:
     from datastore.kinds import PAUSES
 
-    wanted = labels("", label or [])
-    name = ".".join(f"{key}-{value}" for key, value in sorted(wanted.items())) or "all"
     fields = {"labels": wanted or None, "paused": paused, "note": note}
-    asked = ask(console, PAUSES, name, fields, _COMMENT)
+    asked = [ask(console, PAUSES, name, fields, _COMMENT) for name in names]
     what = f"Queue {'paused' if paused else 'resumed'}" + (
         f" for {pairs(wanted)}" if wanted else ""
     )
     state = "paused" if paused else "resumed"
-    console.show(document(asked, state=state, labels=wanted), [told(asked, what)])
+    lines = [told(one, what) for one in asked]
+    console.show(document(asked[0], state=state, labels=wanted), lines)
 
 
 @command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
@@ -15,9 +16,11 @@ from swamp.cli.desired_files import STAYS
 from swamp.cli.durations import show_duration
 from swamp.cli.follow import OnInterrupt
 from swamp.cli.options import number
+from swamp.cli.run_story import RunStory, find_story, watch_story
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
+    from datastore.kinds import Run
     from datastore.layout import Layout
     from swamp.client import Client
 
@@ -84,12 +87,16 @@ def list_runs(
 def show(console: Console, run: RunId, server: Server = None) -> None:
     _path(run)
     client = console.server(server)
+    view: dict[str, Any] | RunStory | None
     if client is None:
-        view = _recorded_run(console.layout(), run)
+        layout = console.layout()
+        view = _recorded_run(layout, run) or find_story(layout, run)
     else:
         view = _told_run(console, client, run)
     if view is None:
-        _show_story(console, console.layout(), run)
+        raise NotFound(f"no run '{run}'; see `swamp run list`")
+    if isinstance(view, RunStory):
+        console.show(view.document, view.text.splitlines())
         return
     console.show(view, _view_lines(view))
     console.recorded(view["status"] == "running")
@@ -121,9 +128,12 @@ def watch(
     from swamp.cli.follow import Watch, follow
     from swamp.cli.run_lines import RunLines
 
-    path = _path(run)
+    _path(run)
     client = console.needed_server(server)
-    view = client.get(path)
+    view = _told_run(console, client, run)
+    if isinstance(view, RunStory):
+        watch_story(console, view)
+        return
     jobs = tuple(job["name"] for job in view["jobs"])
     lines = RunLines(view["workflowName"], jobs, verbose=console.verbose)
     follow(console, Watch(client, view["id"], first - 1, on_interrupt, server), lines)
@@ -144,9 +154,15 @@ def cancel(
     server: Server = None,
 ) -> None:
     path = _path(run)
-    client = console.needed_server(server)
+    client = console.server(server)
     body = {} if reason is None else {"reason": reason}
-    answer = client.post(f"{path}/cancel", body)
+    if client is None:
+        answer = _ended_run(console.layout(), run)
+    else:
+        answer = _or_story(console, client, run, lambda: client.post(f"{path}/cancel", body))
+    if isinstance(answer, RunStory):
+        console.show(answer.answer(), [f"{answer.named} has already ended: {answer.ended}"])
+        return
     console.show(answer, [f"Run {answer['runId']} ({answer['workflowName']}): {answer['status']}"])
 
 
@@ -157,19 +173,25 @@ def _path(run: str) -> str:
     return f"/api/v1/runs/{quote(run, safe='')}"
 
 
-def _told_run(console: Console, client: Client, run: str) -> dict[str, Any] | None:
-    """What the server tells of the run; None if its records have gone and its story is here."""
-    from datastore.reader import read_story
+def _told_run(console: Console, client: Client, run: str) -> dict[str, Any] | RunStory:
+    """What the server tells of the run; its story if that is all there is."""
+    return _or_story(console, client, run, lambda: client.get(_path(run)))
+
+
+def _or_story(
+    console: Console, client: Client, run: str, ask: Callable[[], dict[str, Any]]
+) -> dict[str, Any] | RunStory:
+    """The server's answer; the run's story where its records have gone and that is here."""
     from swamp.client import ServerError
 
     try:
-        view: dict[str, Any] = client.get(_path(run))
+        return ask()
     except ServerError as error:
         is_gone = error.code == "run_not_found" and client.is_local
-        if not is_gone or read_story(console.layout(), run) is None:
+        story = find_story(console.layout(), run) if is_gone else None
+        if story is None:
             raise
-        return None
-    return view
+        return story
 
 
 def _recorded_runs(
@@ -183,20 +205,37 @@ def _recorded_runs(
     return run_list(runs, workflow=workflow, status=status, limit=limit)
 
 
+def _ended_run(layout: Layout, prefix: str) -> dict[str, Any] | RunStory:
+    """A run that needs no cancelling any more; Unreachable, with the way out, for another."""
+    from swamp.client import Unreachable
+
+    run = _found_run(layout, prefix)
+    if run is None:
+        story = find_story(layout, prefix)
+        if story is None:
+            raise NotFound(f"no run '{prefix}'; see `swamp run list`")
+        return story
+    if not run.live:
+        return {"runId": run.name, "workflowName": run.spec.workflow, "status": run.state}
+    if run.spec.own_process:
+        then = "the next `swamp workflow run` or `swamp serve` ends it"
+    else:
+        file = layout.shown(layout.desired("runs") / f"{run.name}.yaml")
+        then = f"start `swamp serve`, which goes on with it unless {file} has `cancel: true`"
+    raise Unreachable(
+        f"run {run.name} is recorded as running, but nobody serves this repository: {then}"
+    )
+
+
 def _recorded_run(layout: Layout, prefix: str) -> dict[str, Any] | None:
     """The run with that id, or the only one whose id begins so."""
-    from datastore.kinds import LEASES, PENDING, RUNS, STEPS
+    from datastore.kinds import LEASES, PENDING, STEPS
     from datastore.reader import read_records
     from swamp.views import run_view
 
-    runs = [run for run in read_records(layout, RUNS) if run.name.startswith(prefix) and run.status]
-    exact = [run for run in runs if run.name == prefix] or runs
-    if len(exact) > 1:
-        ids = ", ".join(run.name for run in exact[:3])
-        raise NotFound(f"'{prefix}' begins {len(exact)} run ids ({ids}, …); give more of it")
-    if not exact:
+    run = _found_run(layout, prefix)
+    if run is None:
         return None
-    run = exact[0]
     return run_view(
         run,
         [step for step in read_records(layout, STEPS) if step.spec.run == run.name],
@@ -205,16 +244,16 @@ def _recorded_run(layout: Layout, prefix: str) -> dict[str, Any] | None:
     )
 
 
-def _show_story(console: Console, layout: Layout, run: str) -> None:
-    """A run whose records have gone is told by its file in `datastore/history/`."""
-    from datastore.reader import read_story
-    from datastore.yaml_loader import load
+def _found_run(layout: Layout, prefix: str) -> Run | None:
+    from datastore.kinds import RUNS
+    from datastore.reader import read_records
 
-    text = read_story(layout, run)
-    if text is None:
-        raise NotFound(f"no run '{run}'; see `swamp run list`")
-    document = load(text.encode(), f"history of run {run}", max_bytes=len(text.encode())).value
-    console.show(document, text.splitlines())
+    runs = [run for run in read_records(layout, RUNS) if run.name.startswith(prefix) and run.status]
+    exact = [run for run in runs if run.name == prefix] or runs
+    if len(exact) > 1:
+        ids = ", ".join(run.name for run in exact[:3])
+        raise NotFound(f"'{prefix}' begins {len(exact)} run ids ({ids}, …); give more of it")
+    return exact[0] if exact else None
 
 
 def _run_lines(runs: list[dict[str, Any]]) -> list[str]:

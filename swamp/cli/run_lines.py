@@ -194,12 +194,14 @@ class RunLines:
 
     def _step_failed(self, event: Event) -> list[str]:
         allowed = " (allowed)" if event.get("allowedFailure") else ""
+        waited = event["step"] in self._job(event).waiting
         lines = self._ended(event, f"failed {event['step']} in {_took(event)}{allowed}")
-        # The first failure becomes the run's and is told at its end. What never ran has nothing
-        # else to show, so it is not said twice.
+        # The first failure becomes the run's and is told at its end. Why a step waited was said
+        # all along, so where it waited in vain it is not said twice.
         is_runs = not (self._has_failed or allowed)
         self._has_failed |= is_runs
-        if event.get("error") and not (is_runs and event.get("reason") == NEVER_RAN):
+        in_vain = waited and event.get("reason") == NEVER_RAN
+        if event.get("error") and not (is_runs and in_vain):
             lines += [self._of(event, f"  {text}") for text in event["error"].splitlines()]
         return lines
 
@@ -207,7 +209,11 @@ class RunLines:
         return self._ended(event, f"skipped {event['step']}{_because(event)}")
 
     def _step_cancelled(self, event: Event) -> list[str]:
-        return self._ended(event, f"cancelled {event['step']} after {_took(event)}")
+        lines = self._ended(event, f"cancelled {event['step']} after {_took(event)}")
+        if event.get("error"):
+            # Told only where the run itself goes on.
+            lines.append(self._of(event, f"  {event['error']}"))
+        return lines
 
     def _ended(self, event: Event, text: str) -> list[str]:
         job = self._job(event)

@@ -106,6 +106,15 @@ def serve(
             "(`swamp access token create`)."
         ),
     ] = Auth.NONE,
+    verify_on_enroll: Annotated[
+        bool,
+        typer.Option(
+            "--verify-on-enroll",
+            envvar="SWAMP_VERIFY_ON_ENROLL",
+            help="Give a worker that enrolls no steps before a probe of it has passed "
+            "(`swamp worker verify`).",
+        ),
+    ] = False,
     no_file_events: Annotated[
         bool,
         typer.Option(
@@ -139,10 +148,11 @@ def serve(
         tls=_tls(tls_cert, tls_key),
         auth=auth is Auth.TOKEN,
         file_events=not no_file_events,
+        verify_on_enroll=verify_on_enroll,
         keep=kept(layout, keep_runs),
         output_max_bytes=settings.output_limit_bytes or OUTPUT_MAX_BYTES,
     )
-    code = run_serve(options, lambda report: console.event(report, serve_line(report)))
+    code = run_serve(options, lambda report: console.event(report, _timed(serve_line(report))))
     if code:
         raise typer.Exit(code)
 
@@ -158,6 +168,16 @@ def _tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None
 def declare(parent: typer.Typer) -> None:
     """Add `serve` to a group of commands."""
     command(parent, "serve", _HELP)(serve)
+
+
+def _timed(line: str | None) -> str | None:
+    """The line with the time of day in front, as in the warnings beside it."""
+    from datastore.clock import SystemClock
+    from swamp.cli.logs import TIME_OF_DAY
+
+    if line is None:
+        return None
+    return f"{SystemClock().now().astimezone().strftime(TIME_OF_DAY)} {line}"
 
 
 def serve_line(report: dict[str, Any]) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swamp.cli import worker_connect, worker_queue, worker_verbs
+from swamp.cli import worker_connect, worker_queue, worker_verbs, worker_verify
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
@@ -16,6 +16,7 @@ app = group("Workers execute the steps of workflows.")
 worker_connect.declare(app)
 worker_queue.declare(app)
 worker_verbs.declare(app)
+worker_verify.declare(app)
 
 _WORKER_COLUMNS = ("NAME", "STATUS", "SLOTS", "LABELS", "PLATFORM/ARCH", "LAST SEEN")
 
@@ -59,7 +60,7 @@ def _worker_lines(document: dict[str, Any]) -> list[str]:
     if not workers:
         start = "No workers. Start one: swamp worker token create <name> --duration 1h"
         return [hint if hidden else start]
-    noted = any("note" in worker for worker in workers)
+    noted = any(_remarks(worker) for worker in workers)
     columns = (*_WORKER_COLUMNS, "NOTE") if noted else _WORKER_COLUMNS
     lines = table(columns, (_worker_row(worker)[: len(columns)] for worker in workers))
     hints = [*missing_files(workers), *([hint] if hidden else [])]
@@ -74,5 +75,12 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         pairs(worker["labels"]),
         f"{worker['platform']}/{worker['arch']}",
         worker["lastSeenAt"],
-        worker.get("note", ""),
+        _remarks(worker),
     )
+
+
+def _remarks(worker: dict[str, Any]) -> str:
+    """What operators noted, and why the worker's last probe failed."""
+    failure = worker.get("verifyFailureReason")
+    found = [worker.get("note"), failure and f"probe failed: {failure}"]
+    return "; ".join(remark for remark in found if remark)

@@ -16,7 +16,10 @@ from swamp.cli.table import table
 
 WATCH_EVERY_S = 1.0
 
-_QUEUE_COLUMNS = ("REQUIREMENT", "STEP", "MODEL", "PRIO", "QUEUED AT", "AGE", "REASON")
+RUN_ID_SHOWN = 13
+"""Characters of a run's id in the table: its millisecond, unless two runs need more."""
+
+_QUEUE_COLUMNS = ("REQUIREMENT", "RUN", "STEP", "MODEL", "PRIO", "QUEUED AT", "AGE", "REASON")
 _VERDICT_COLUMNS = ("WORKER", "VERDICT", "DETAIL")
 _DEMAND_COLUMNS = (
     "REQUIREMENT", "WAITING", "BLOCKED", "UNSATISFIABLE", "RUNNING", "FREE", "SOON", "OLDEST",
@@ -31,7 +34,8 @@ Explain = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Say of every worker why it does not take this one: a step's name or a queue id.",
+        help="Say of every worker why it does not take this one: WORKFLOW/JOB/STEP, JOB/STEP, "
+        "STEP or a queue id.",
     ),
 ]
 
@@ -46,7 +50,7 @@ def declare(app: typer.Typer) -> None:
             (
                 "swamp worker queue",
                 "swamp worker queue --watch",
-                "swamp worker queue --explain build",
+                "swamp worker queue --explain deploy/build/probe",
             ),
         ),
     )(queue)
@@ -82,7 +86,15 @@ def queue(
 
 
 def demand(console: Console, watch: Watch = False, server: Server = None) -> None:
-    client = console.needed_server(server)
+    client = console.server(server)
+    if client is None:
+        from swamp.client import Unreachable
+
+        raise Unreachable(
+            "demand needs a server, which alone knows the workers that are connected now and the"
+            " next steps of runs: start `swamp serve`, or name one with --server URL;"
+            " `swamp worker queue` shows what the records say"
+        )
     _show(console, lambda: client.get("/api/v1/demand"), demand_lines, watch)
 
 
@@ -128,12 +140,21 @@ def queue_lines(items: list[dict[str, Any]]) -> list[str]:
     """The queue as a table."""
     if not items:
         return ["No step waits for a worker."]
-    return table(_QUEUE_COLUMNS, (_queue_row(item) for item in items))
+    shown = _shown_most({item["runId"] for item in items})
+    return table(_QUEUE_COLUMNS, (_queue_row(item, shown) for item in items))
 
 
-def _queue_row(item: dict[str, Any]) -> tuple[str, ...]:
+def _shown_most(runs: set[str]) -> int:
+    """How many characters of the runs' ids tell them apart."""
+    longest = max(map(len, runs))
+    lengths = range(min(RUN_ID_SHOWN, longest), longest + 1)
+    return next(one for one in lengths if len({run[:one] for run in runs}) == len(runs))
+
+
+def _queue_row(item: dict[str, Any], run_shown: int) -> tuple[str, ...]:
     return (
         item["requirement"],
+        item["runId"][:run_shown],
         f"{item['workflowName']}/{item['jobName']}/{item['stepName']}",
         item["model"],
         str(item["priority"]),

@@ -101,7 +101,7 @@ def forget(console: Console, name: OneName) -> None:
 def _forget_here(layout: Layout, name: str) -> dict[str, Any]:
     import asyncio
 
-    from controllers.enrollment import forget_worker
+    from controllers.forgetting import forget_worker
     from swamp.cli.locked_store import with_store
 
     async def act(store: Store) -> dict[str, Any]:

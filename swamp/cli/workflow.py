@@ -88,24 +88,34 @@ def show(console: Console, name: Name) -> None:
     app,
     "validate",
     Help(
-        "Check one workflow, or all of them: keys, types, names, dependencies, cycles, "
+        "Check these workflows, or all of them: keys, types, names, dependencies, cycles, "
         "expressions, and the models and arguments of steps.",
-        ("swamp workflow validate", "swamp workflow validate deploy --json"),
+        (
+            "swamp workflow validate",
+            "swamp workflow validate build deploy",
+            "swamp workflow validate deploy --json",
+        ),
     ),
 )
 def validate(
     console: Console,
-    name: Annotated[
-        str | None,
+    names: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="The workflow's name or id; all if not given.", autocompletion=workflow_names
+            metavar="[NAME]...",
+            help="Their names or ids; all if not given.",
+            autocompletion=workflow_names,
         ),
     ] = None,
 ) -> None:
     from datastore.definitions import Catalog
 
     layout = console.layout()
-    files = chosen(look_at_all(layout, layout.workflows), "workflow", name)
+    files = list(look_at_all(layout, layout.workflows))
+    if names:
+        named = [file for name in names for file in chosen(files, "workflow", name)]
+        # A name given twice, or one beside its id, is one workflow.
+        files = list({file.path: file for file in named}.values())
     catalog = Catalog(layout.root)
     catalog.scan()
     results = [_checked(file, catalog) for file in files]
@@ -120,8 +130,8 @@ def validate(
     }
     lines = [line for result in results for line in finding_lines(result["validations"])]
     summary = f"{len(passed)} of {len(results)} workflows are valid"
-    console.show(results[0] if name is not None and len(results) == 1 else document,
-                 [*lines, summary])  # fmt: skip
+    is_one = names is not None and len(names) == len(results) == 1
+    console.show(results[0] if is_one else document, [*lines, summary])
     if not document["passed"]:
         raise typer.Exit(1)
 

@@ -29,6 +29,7 @@ from swamp.execute.processes import (
 )
 from swamp.execute.redaction import Redactor, masked_outcome
 from swamp.execute.streams import Output, OutputLimits, Pump, Sink
+from swamp.traces import Traces
 
 _GROUP_POLL_S = 0.05
 _LAST_WORDS_S = 1.0
@@ -83,6 +84,7 @@ class Host:
     watch: Watch = field(default_factory=Unwatched)
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
+    traces: Traces | None = None
     leftovers: Leftovers = field(init=False)
     family: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)

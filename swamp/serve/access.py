@@ -1,17 +1,21 @@
 """Who may ask over the network: a token in `Authorization: Bearer`, checked before any handler.
 
 Without a token these are served: health (`/health`, `GET /`), the workers' upgrade, and what brings
-a credential of its own. The repository's own socket asks for none.
+a credential of its own. The repository's own socket asks for none. Who reads on and on is cut off
+when the token ends.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from controllers.access import AccessRefused, let_in
 from datastore.clock import Clock
-from datastore.kinds import Role
+from datastore.kinds import ACCESS, Role
 from datastore.store import Store
 from swamp.protocol import DATA_PATH, DEATH_PATH
 from swamp.serve.answers import ADMIN_ROLE, ApiError, Handler
@@ -44,9 +48,27 @@ def token_needed(store: Store, clock: Clock) -> Middleware:
                 f"access token '{access.name}' has the role '{role}'; this needs '{needed}'",
             )
         request[ADMIN_ROLE] = role == "admin"
-        return await handler(request)
+        if needed != "read":
+            return await handler(request)
+        with _cut_at_end(store, access.name, request):
+            return await handler(request)
 
     return checked
+
+
+@contextmanager
+def _cut_at_end(store: Store, access: str, request: web.Request) -> Iterator[None]:
+    """Close the connection if the access token ends meanwhile: what is read may go on for long."""
+
+    def look(name: str) -> None:
+        if name == access and store.is_finished(ACCESS, name) and request.transport is not None:
+            request.transport.abort()
+
+    unwatch = store.watch(ACCESS, look)
+    try:
+        yield
+    finally:
+        unwatch()
 
 
 def _bearer(request: web.Request) -> str:

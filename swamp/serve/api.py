@@ -19,6 +19,7 @@ from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
 from swamp.serve.asks_api import AsksApi
+from swamp.serve.metrics import Metrics
 from swamp.serve.queue_api import QueueApi
 from swamp.serve.served import Served
 from swamp.serve.starting import start_run
@@ -55,6 +56,7 @@ class Api:
             *AsksApi(self._served).routes(),
             *AccessApi(self._served).routes(),
             *WorkersApi(self._served).routes(),
+            *Metrics(self._served).routes(),
         ]
 
     # -- how things are --------------------------------------------------------------------------
@@ -135,11 +137,13 @@ class Api:
         body = await body_of(request, {"workflow": str})
         only = self._served.only_run
         if only is not None:
+            held_by = self._store.get(RUNS, only)
             raise ApiError(
                 409,
                 "one_run_only",
-                f"`swamp workflow run` holds this repository until its run {only} ends: try again"
-                " then, or use `swamp serve`, which has many",
+                f"run {only} of workflow '{held_by.spec.workflow}' holds this repository until it"
+                " ends (`swamp workflow run` without a server): try again then, or use"
+                " `swamp serve`, which has many",
             )
         run = await start_run(self._served, body, self._served.new_run())
         answer = {"id": run.name, "workflow": run.spec.workflow, "status": "running"}

@@ -55,7 +55,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def front(served: Served, api: Api, sessions: Sessions) -> None:
-        gateway = Gateway(sessions)
+        gateway = Gateway(sessions, received=served.received)
 
         async def root(request: web.Request) -> web.StreamResponse:
             if request.headers.get("Upgrade", "").lower() == "websocket":

@@ -1,5 +1,7 @@
 """Where steps put their outputs: `PUT /api/v1/data/<name>` with the credential of their dispatch.
 
+While it lives, a dispatch may read back what it has put, and nothing else, by a `GET` there.
+
 Makes true: the lease says that it wrote, durably, before the first byte is stored (promise 2); an
 output is whole and durable before it is acknowledged; a broken upload leaves nothing. A body is
 never in memory as a whole, and every touch of the disk is in a thread.
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -19,6 +22,7 @@ from controllers.lease import LeaseController
 from datastore.clock import Clock, stamp
 from datastore.kinds import LEASES, PENDING, STEPS, Call
 from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
+from datastore.record import Kind
 from datastore.store import Store
 from swamp.protocol import DATA_PATH
 from swamp.serve.answers import ApiError, durable, errors_as_json, refuse_if_degraded
@@ -64,7 +68,8 @@ class DataPlane:
 
     def routes(self) -> list[web.RouteDef]:
         """The routes; they ask for a dispatch's credential and for no other."""
-        return [web.put(f"{DATA_PATH}/{{name}}", self.put)]
+        path = f"{DATA_PATH}/{{name}}"
+        return [web.put(path, self.put), web.get(path, self.get, allow_head=False)]
 
     @contextlib.asynccontextmanager
     async def on_loopback(self) -> AsyncIterator[str]:
@@ -103,6 +108,18 @@ class DataPlane:
         }
         return web.json_response(answer, status=201)
 
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """The output as this dispatch has put it last."""
+        dispatch, name = self._authenticated(request), request.match_info["name"]
+        model = self._writer(dispatch).origin.model
+        version = self._outputs.latest_of(dispatch, name)
+        if version is None:
+            raise ApiError(404, "not_found", f"this dispatch has put no output '{name[:80]}'")
+        files = self._outputs.files
+        stored = await asyncio.to_thread(files.read, model, name, version)
+        headers = {"Content-Type": "application/octet-stream"}
+        return web.FileResponse(files.raw(stored), headers=headers)
+
     # -- who asks --------------------------------------------------------------------------------
 
     def _authenticated(self, request: web.Request) -> str:
@@ -133,7 +150,11 @@ class DataPlane:
 
     def _lives(self, dispatch: str) -> bool:
         """Whether a dispatch that was a writer still is one; nothing parsed."""
-        return not any(self._store.is_finished(kind, dispatch) for kind in (LEASES, STEPS))
+        kinds: tuple[Kind[Any, Any], ...] = (LEASES, STEPS)
+        if any(self._store.is_finished(kind, dispatch) for kind in kinds):
+            return False
+        # The records of a probe go with its end.
+        return any(self._store.find(kind, dispatch) is not None for kind in kinds)
 
     # -- the body --------------------------------------------------------------------------------
 

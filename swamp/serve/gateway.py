@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from aiohttp import WSMessage, WSMsgType, web
 
@@ -33,6 +33,12 @@ log = logging.getLogger(__name__)
 
 ENROLL_WITHIN_S = 30.0
 """How long a socket may take to say who it is."""
+
+ARRIVING_MOST = 1_000
+"""Sockets that may be connected and not enrolled yet, all addresses together."""
+
+TRY_AGAIN_MS = 2_000
+"""When those beyond that are to come again; workers spread themselves over half as long more."""
 
 SEND_WITHIN_S = 20.0
 """How long one send may take before the peer counts as not reading."""
@@ -102,8 +108,19 @@ class Closed(SwampError):
 class Gateway:
     """Serves the sockets of workers."""
 
-    def __init__(self, sessions: Sessions, *, enroll_within_s: float = ENROLL_WITHIN_S) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        enroll_within_s: float = ENROLL_WITHIN_S,
+        arriving_most: int = ARRIVING_MOST,
+        received: Callable[[FromWorker], None] = lambda frame: None,
+    ) -> None:
+        """`received` is told of each frame of an enrolled worker, before it is handled."""
         self._sessions = sessions
+        self._received = received
+        self._arriving = 0
+        self._arriving_most = arriving_most
         self._enroll_within_s = enroll_within_s
         self._failures = Failures(asyncio.get_running_loop().time)
 
@@ -115,7 +132,7 @@ class Gateway:
         await socket.prepare(request)
         transport = SocketTransport(request, socket)
         try:
-            session = await self._enroll(request.remote or "", socket, transport)
+            session = await self._arrive(request.remote or "", socket, transport)
             if session is not None:
                 await self._attend(session, socket, transport)
         except EnrollmentRefused as error:
@@ -150,6 +167,23 @@ class Gateway:
             raise closed
 
     # -- enrolling -------------------------------------------------------------------------------
+
+    async def _arrive(
+        self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
+    ) -> Session | None:
+        """As `_enroll`, for no more sockets at once than fit: the others are to come again."""
+        if self._arriving >= self._arriving_most:
+            raise EnrollmentRefused(
+                "too_many_at_once",
+                f"{self._arriving} others are enrolling just now",
+                permanent=False,
+                retry_after_ms=TRY_AGAIN_MS,
+            )
+        self._arriving += 1
+        try:
+            return await self._enroll(address, socket, transport)
+        finally:
+            self._arriving -= 1
 
     async def _enroll(
         self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
@@ -217,6 +251,7 @@ class Gateway:
                 return
             if isinstance(frame, Enroll):
                 raise Closed(CLOSE_BAD_FRAME, "enrolled twice on one socket")
+            self._received(frame)
             self._sessions.handle(session, frame)
             wait_s = pace.take(len(message.data), clock())
             if wait_s:

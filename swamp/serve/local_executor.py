@@ -24,6 +24,7 @@ from swamp.execute.redaction import Redactor
 from swamp.execute.streams import StreamName
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.output_log import OutputLog
+from swamp.traces import STEP, trace_environment
 from swamp.worker.guarding import Guard
 
 
@@ -107,11 +108,13 @@ class LocalRunner:
     async def _order(self, name: str, call: Call, timeout_s: float | None) -> Order:
         opened = await asyncio.to_thread(self._secrets.open, name, call)
         parsed = ShellCall.parse(opened.call)
+        environment = runner_environment(os.environ, {}, parsed.env)
         return Order(
             dispatch=name,
             call=parsed,
             environment={
-                **runner_environment(os.environ, {}, parsed.env),
+                **environment,
+                **trace_environment(environment, name, STEP),
                 **data_environment(self._data_url, opened.credential),
             },
             timeout_s=timeout_s,

@@ -46,10 +46,14 @@ from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
 from swamp.serve.death_reports import DeathReports
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.local_executor import LocalRunner
+from swamp.serve.metrics import Metrics
+from swamp.serve.metrics_export import export_metrics
+from swamp.serve.observer import Observer
 from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
 from swamp.serve.step_data import OutputsOfSteps
+from swamp.traces import Traces, open_traces
 
 Report = Callable[[dict[str, Any]], None]
 Front = Callable[[Served, Api, Sessions], Awaitable[None]]
@@ -108,15 +112,19 @@ class Orchestrator:
         self._clock: Clock = SystemClock()
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
+        self._traces: Traces | None = None
 
     async def run(self) -> None:
         """From opening the repository to its clean close."""
+        self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
         store, engine, found = await asyncio.to_thread(open_store, self._layout)
         engine.start(asyncio.get_running_loop())
         try:
             await self._serve(store, engine, found)
         finally:
             await asyncio.to_thread(engine.close)
+            if self._traces is not None:
+                await asyncio.to_thread(self._traces.close)
 
     async def _say_alive(self, store: Store) -> None:
         """While something waits, note that this process lives: waiting counts until its end."""
@@ -136,21 +144,18 @@ class Orchestrator:
             layout, store, (desired, catalog), engine, events=self._options.file_events
         )
         await watch.start()
-        untold: list[str] = []
-        live = store.live(RUNS)
-        if self._options.only_run is None:
-            finished = [name for name in store.names(RUNS) if store.is_finished(RUNS, name)]
-            untold = await asyncio.to_thread(events.untold, finished)
-        else:
-            live = tuple(run for run in live if run.spec.own_process)
-        await asyncio.to_thread(events.recover, [*(run.name for run in live), *untold])
-        untold += await self._sweep(store, found)
+        untold = await self._take_stock(store, events, found)
 
         async def look_at_desired(kind: Kind[Any, Any], name: str) -> None:
             watch.apply(await asyncio.to_thread(desired.refresh_record, kind, name))
 
+        observer = Observer(store, engine.journal.measures, self._traces)
+
         async def fresh_token(name: str) -> None:
-            await look_at_desired(TOKENS, name)
+            enrolling = observer.enrolling()
+            changes = await asyncio.to_thread(desired.refresh_record, TOKENS, name)
+            enrolling.looked(len(changes))
+            watch.apply(changes)
 
         credentials = Credentials(await asyncio.to_thread(load_or_make, layout))
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)
@@ -176,6 +181,8 @@ class Orchestrator:
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
             files_trouble=lambda: engine.observed.trouble,
+            measured=lambda: [*observer.instruments(), watch.findings],
+            received=observer.received,
             only_run=self._options.only_run,
         )
         gc.collect()
@@ -188,6 +195,8 @@ class Orchestrator:
                     private.keep(),
                     runner.run(data_url),
                     self._say_alive(store),
+                    observer.watch_loop(),
+                    export_metrics(Metrics(served)),
                 )
                 helpers = [group.create_task(one) for one in alongside]
                 group.create_task(manager.run())
@@ -262,6 +271,21 @@ class Orchestrator:
         if self._options.queue_timeout_s is not None:
             return Defaults(self._options.queue_timeout_s, "serve")
         return Defaults()
+
+    async def _take_stock(self, store: Store, events: EventLog, found: LoadReport) -> list[str]:
+        """Have what earlier processes left tell the truth; the runs whose end is still to be told.
+
+        Beside one run of its own a process looks only at what others like it left.
+        """
+        untold: list[str] = []
+        live = store.live(RUNS)
+        if self._options.only_run is None:
+            finished = [name for name in store.names(RUNS) if store.is_finished(RUNS, name)]
+            untold = await asyncio.to_thread(events.untold, finished)
+        else:
+            live = tuple(run for run in live if run.spec.own_process)
+        await asyncio.to_thread(events.recover, [*(run.name for run in live), *untold])
+        return untold + await self._sweep(store, found)
 
     async def _sweep(self, store: Store, found: LoadReport) -> list[str]:
         """Sweep, and report what was found; the runs that it ended and whose end is to be told."""

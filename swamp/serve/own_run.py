@@ -1,8 +1,9 @@
 """One run in the process of the command that started it, when no server holds the repository.
 
 Makes true: the same controllers as in `swamp serve` make the run go on, the repository's lock is
-held and its socket answers meanwhile, and all of it ends when the command says so. No other record
-is continued, swept or ended here: that is for the next `swamp serve`.
+held and its socket answers meanwhile, and all of it ends when the command says so. Runs of other
+such commands that were killed are ended; no other record is continued, swept or ended here: that is
+for the next `swamp serve`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp.serve.api import Api
 from swamp.serve.listening import application, on_socket
-from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run
@@ -30,11 +31,12 @@ from swamp.serve.starting import start_run
 class OwnRun:
     """Context in which the run goes on; `id` is the run's."""
 
-    def __init__(self, layout: Layout, request: dict[str, Any], keep: Keep) -> None:
-        """`request` is the body of `POST /api/v1/runs`."""
+    def __init__(self, layout: Layout, request: dict[str, Any], keep: Keep, report: Report) -> None:
+        """`request` is the body of `POST /api/v1/runs`; `report` is called in another thread."""
         self.id = uuid7(SystemClock().now(), random.SystemRandom())
         self._layout = layout
         self._request = request
+        self._report = report
         self._options = ServeOptions(root=layout.root, keep=keep, only_run=self.id)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -74,7 +76,8 @@ class OwnRun:
 
     def _run(self) -> None:
         try:
-            with RepositoryLock(self._layout) as lock:
+            held_for = f"run {self.id} of workflow '{self._request['workflow']}'"
+            with RepositoryLock(self._layout, held_for=held_for) as lock:
                 asyncio.run(self._orchestrate(lock))
         except BaseException as error:
             # Told where the command is: this thread has nobody who could mend it.
@@ -85,7 +88,7 @@ class OwnRun:
 
     async def _orchestrate(self, lock: RepositoryLock) -> None:
         self._loop = asyncio.get_running_loop()
-        await Orchestrator(self._options, lock, lambda report: None, self._front).run()
+        await Orchestrator(self._options, lock, self._report, self._front).run()
 
     async def _front(self, served: Served, api: Api, sessions: Sessions) -> None:
         await start_run(served, self._request, self.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aiohttp import web
 
 from controllers.demand import demand
@@ -10,6 +12,9 @@ from datastore.kinds import PENDING, Pending
 from swamp import views
 from swamp.serve.answers import ApiError, told
 from swamp.serve.served import Served
+
+CANDIDATES_MOST = 6
+"""Dispatches listed where a name means several."""
 
 
 class QueueApi:
@@ -37,12 +42,12 @@ class QueueApi:
         return await told(self._store, listed)
 
     async def explain(self, request: web.Request) -> web.Response:
-        pending = self._find(request.match_info["id"])
+        pending = chosen(self._store.live(PENDING), request.match_info["id"])
         placement = pending.spec.placement
         reason = self._reasons.of_dispatch(pending.spec, fresh=True)
         workers = [
             views.known({"worker": one.worker, "verdict": one.state, "detail": one.detail or None})
-            for one in self._reasons.verdicts(placement)
+            for one in self._reasons.verdicts(pending.spec)
         ]
         body = {
             "queueId": pending.name,
@@ -60,13 +65,32 @@ class QueueApi:
         found = demand(self._store, self._reasons, soon, self._served.clock.now())
         return await told(self._store, views.demand_list(found))
 
-    def _find(self, wanted: str) -> Pending:
-        """A live dispatch by its id, by a unique part of it, or by the name of its step."""
-        pendings = self._store.live(PENDING)
-        exact = [one for one in pendings if one.name == wanted]
-        near = exact or [one for one in pendings if one.spec.step == wanted or wanted in one.name]
-        if len(near) == 1:
-            return near[0]
-        what = f"{len(near)} waiting dispatches fit '{wanted}': give more of the id"
+
+def chosen(pendings: Iterable[Pending], wanted: str) -> Pending:
+    """The dispatch that is meant: by its id, by `workflow/job/step` or the end of that, or by a
+    part of its id that no other has. ApiError names the candidates where there are several.
+    """
+    known = list(pendings)
+    near = (
+        [one for one in known if one.name == wanted]
+        or [one for one in known if wanted in _paths(one)]
+        or [one for one in known if wanted in one.name]
+    )
+    if len(near) == 1:
+        return near[0]
+    if not near:
         none = f"nothing that waits is named '{wanted}'; see `swamp worker queue`"
-        raise ApiError(404, "dispatch_not_found", what if near else none)
+        raise ApiError(404, "dispatch_not_found", none)
+    named = ", ".join(sorted(f"{_paths(one)[0]} ({one.name})" for one in near)[:CANDIDATES_MOST])
+    more = f" and {len(near) - CANDIDATES_MOST} more" if len(near) > CANDIDATES_MOST else ""
+    raise ApiError(
+        409,
+        "dispatch_ambiguous",
+        f"{len(near)} waiting dispatches fit '{wanted}': {named}{more}; give the id of one",
+    )
+
+
+def _paths(pending: Pending) -> tuple[str, str, str]:
+    """How people write the step of a dispatch, the longest first."""
+    spec = pending.spec
+    return (f"{spec.workflow}/{spec.job}/{spec.step}", f"{spec.job}/{spec.step}", spec.step)

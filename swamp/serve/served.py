@@ -12,8 +12,10 @@ from datastore.definitions.catalog import Catalog
 from datastore.errors import InvalidFile
 from datastore.events import EventLog
 from datastore.layout import Layout
+from datastore.meter import Instrument
 from datastore.record import Kind
 from datastore.store import Store
+from swamp.protocol import FromWorker
 from swamp.serve.data_plane import DataPlane
 from swamp.serve.death_reports import DeathReports
 
@@ -38,5 +40,9 @@ class Served:
     """How long nothing has come from a connected worker, seconds; None if it is not connected."""
     files_trouble: Callable[[], str | None] = lambda: None
     """Why files cannot follow the journal just now; nothing is refused for that."""
+    measured: Callable[[], list[Instrument]] = list
+    """What the server and its parts have counted and timed."""
+    received: Callable[[FromWorker], None] = lambda frame: None
+    """Told of each frame that comes from a worker."""
     only_run: str | None = None
     """The one run of a process that takes on no other."""

@@ -217,7 +217,7 @@ class Sessions:
     def is_known(self, frame: Enroll) -> bool:
         """Whether its token is right, as far as memory knows. Costs nothing."""
         with suppress(EnrollmentRefused):
-            self._enrollment.expected_name(_hello(frame))
+            self._enrollment.redeem(_hello(frame))
             return True
         return False
 

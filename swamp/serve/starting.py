@@ -50,6 +50,7 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
         priority=priority,
         definition=workflow.source,
         models=models,
+        own_process=None if served.only_run is None else True,
     )
     return served.manager.runs.create(workflow, spec, name)
 

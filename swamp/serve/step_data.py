@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from controllers.expression_references import DataRef
+from controllers.probes import PROBE_MODEL
 from datastore.kinds import LEASES, RUNS, STEPS, Call, WrittenOutput
+from datastore.kinds.dispatch import PROBES
 from datastore.outputs import OutputFiles, StoredOutput
 from datastore.store import Store
 
@@ -24,6 +26,9 @@ class OutputsOfSteps:
     def load(self, store: Store) -> None:
         """Learn what is there, also of dispatches that an earlier process started. Blocks."""
         self.files.load()
+        for stored in self.files.of_models({PROBE_MODEL}):
+            if stored.origin.run == PROBES:
+                self.files.remove(stored)
         models = {lease.spec.model for lease in store.live(LEASES)}
         models |= {step.spec.call.model for step in store.live(STEPS) if step.spec.call is not None}
         live = {run.name for run in store.live(RUNS)}
@@ -35,6 +40,17 @@ class OutputsOfSteps:
         """A dispatch has written an output."""
         written = WrittenOutput(name=stored.name, version=stored.version, size=stored.size)
         self._written.setdefault(stored.origin.dispatch, []).append(written)
+
+    def latest_of(self, dispatch: str, name: str) -> int | None:
+        """The version of an output that a dispatch under way has written last, None without any."""
+        versions = [one.version for one in self._written.get(dispatch, ()) if one.name == name]
+        return max(versions, default=None)
+
+    def forget(self, dispatch: str) -> None:
+        """A dispatch has ended that is no step's: remove what it has written. Blocks."""
+        for written in self._written.pop(dispatch, []):
+            stored = self.files.read(PROBE_MODEL, written.name, written.version)
+            self.files.remove(stored)
 
     def written_by(self, dispatch: str) -> list[WrittenOutput]:
         """What the dispatch has written. Asked at its end; nothing is kept after that."""

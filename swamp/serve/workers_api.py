@@ -1,17 +1,23 @@
-"""Workers over HTTP: listed by everybody, forgotten by admins."""
+"""Workers over HTTP: listed by everybody, verified and forgotten by admins."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 from aiohttp import web
 
-from controllers.enrollment import StillThere, forget_worker
+from controllers.forgetting import StillThere, forget_worker
+from controllers.placement import takes_probes
+from controllers.probes import WAIT_S, Verdict
 from datastore.clock import stamp
+from datastore.errors import NotFound
 from datastore.kinds import LEASES, WORKERS
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told
 from swamp.serve.served import Served
+
+VERIFY_WITHIN_S = 120.0
 
 
 class WorkersApi:
@@ -25,6 +31,7 @@ class WorkersApi:
         return [
             web.get("/api/v1/workers", self.workers),
             web.post("/api/v1/workers/{name}/forget", admin(self.forget)),
+            web.post("/api/v1/workers/{name}/verify", admin(self.verify)),
         ]
 
     async def workers(self, request: web.Request) -> web.Response:
@@ -38,6 +45,24 @@ class WorkersApi:
                 worker["lastSeenAt"] = stamp(now - timedelta(seconds=silent_s))
         return await told(self._store, listed)
 
+    async def verify(self, request: web.Request) -> web.Response:
+        """Probe the worker, or join the probe that is under way, and wait for the verdict."""
+        refuse_if_degraded(self._store)
+        name = request.match_info["name"]
+        worker = self._store.find(WORKERS, name)
+        if worker is None:
+            raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+        if not takes_probes(worker):
+            state = "draining" if worker.live else "disconnected"
+            raise ApiError(409, "worker_unavailable", f"worker '{name}' is {state}")
+        coming = self._served.manager.enrollment.probes.start(worker, WAIT_S)
+        try:
+            async with asyncio.timeout(VERIFY_WITHIN_S):
+                verdict = await asyncio.shield(coming)
+        except TimeoutError:
+            verdict = Verdict("error", error=f"no verdict within {VERIFY_WITHIN_S:g}s")
+        return await told(self._store, _told_verdict(name, verdict))
+
     async def forget(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
         try:
@@ -46,3 +71,20 @@ class WorkersApi:
             raise ApiError(409, "worker_in_use", str(error)) from None
         assert worker.status is not None
         return await done(self._store, {"name": worker.name, "token": worker.status.token})
+
+
+def _told_verdict(worker: str, verdict: Verdict) -> views.View:
+    """How the probe of a worker went."""
+    return views.known(
+        {
+            "name": worker,
+            "status": verdict.status,
+            "platform": verdict.platform,
+            "arch": verdict.arch,
+            "probeMarkerOk": verdict.marker_ok,
+            "outputOk": verdict.output_ok,
+            "dataPlaneOk": verdict.data_plane_ok,
+            "failures": list(verdict.failures) or None,
+            "error": verdict.error,
+        }
+    )

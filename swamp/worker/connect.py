@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.execute.execution import Host
+from swamp.traces import Traces, open_traces
 from swamp.worker.guarding import Guard
 from swamp.worker.machine import machine_id
 from swamp.worker.options import BadOptions, WorkerOptions
@@ -33,10 +34,9 @@ async def run_worker(
     async with _folders(options.cache_dir) as (cache, scratch):
         machine = await asyncio.to_thread(machine_id, cache)
         guard = Guard(options.ca_cert)
-        worker = Worker(
-            options, machine, Host(scratch, guard), report, randomness or random.Random()
-        )
-        async with guard.running():
+        async with _traces() as traces, guard.running():
+            host = Host(scratch, guard, traces=traces)
+            worker = Worker(options, machine, host, report, randomness or random.Random())
             with _signals_to(worker):
                 code = await worker.run()
                 if code == EXIT_DRAINED:
@@ -54,6 +54,17 @@ def _signals_to(worker: Worker) -> Iterator[None]:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _traces() -> AsyncIterator[Traces | None]:
+    """Traces if the environment asks for them; what waits is exported at the end."""
+    traces = await asyncio.to_thread(open_traces, "swamp-worker")
+    try:
+        yield traces
+    finally:
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
 
 
 @asynccontextmanager

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from datastore.kinds import Outcome
+from datastore.kinds.dispatch import is_probe
 from swamp.execute.calls import CallError, ShellCall
 from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
 from swamp.protocol import Accepted, Dispatch, Enrolled, Refused
+from swamp.traces import EXECUTION, WORKER, Span, span_of, trace_environment, trace_of
 from swamp.worker.outbox import Delivery, Outbox
 from swamp.worker.slots import Slots
 
@@ -124,7 +127,10 @@ class Runners:
             workflowName=frame.workflow,
             stepName=frame.step,
         )
+        start_ns = time.time_ns()
         outcome = await self._outcome(frame, delivery)
+        if self._host.traces is not None and not is_probe(name):
+            self._host.traces.emit(_span(frame, start_ns, outcome))
         self._executions.pop(name, None)
         self.slots.release(name)
         delivery.finish(outcome)
@@ -136,10 +142,10 @@ class Runners:
             call = ShellCall.parse(frame.call)
         except CallError as error:
             return Outcome(ok=False, reason="start_failed", error=str(error))
-        environment = {
-            **runner_environment(os.environ, frame.environment, call.env),
-            **data_environment(self._data_url, frame.credential, self._ca_cert),
-        }
+        environment = runner_environment(os.environ, frame.environment, call.env)
+        part = EXECUTION if self._host.traces is None else WORKER
+        environment |= trace_environment(environment, frame.dispatch, part)
+        environment |= data_environment(self._data_url, frame.credential, self._ca_cert)
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)
         execution = Execution(order, delivery.put, self._host)
@@ -149,6 +155,20 @@ class Runners:
         except Exception as error:
             # The edge of a dispatch: a fault in one must not end the others, nor the connection.
             return Outcome(ok=False, reason="start_failed", error=f"fault in the worker: {error!r}")
+
+
+def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:
+    """The execution as this worker saw it, inside of the server's view of it."""
+    return Span(
+        name=f"swamp.{WORKER}",
+        trace=trace_of(frame.run),
+        id=span_of(frame.dispatch, WORKER),
+        parent=span_of(frame.dispatch, EXECUTION),
+        start_ns=start_ns,
+        end_ns=time.time_ns(),
+        attributes={"swamp.dispatch": frame.dispatch, "swamp.outcome": outcome.reason},
+        error=None if outcome.ok else outcome.error or outcome.reason,
+    )
 
 
 def _ending(outcome: Outcome) -> dict[str, Any]:

@@ -13,8 +13,6 @@ class Slots:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.draining = False
-        self.admitted = 0
-        """How many dispatches have been admitted so far."""
         self._taken: set[str] = set()
 
     def __len__(self) -> int:
@@ -34,7 +32,6 @@ class Slots:
         if dispatch in self._taken or len(self._taken) >= self.capacity:
             return "worker_busy"
         self._taken.add(dispatch)
-        self.admitted += 1
         return None
 
     def release(self, dispatch: str) -> None:

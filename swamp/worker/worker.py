@@ -18,6 +18,7 @@ import aiohttp
 from pydantic import ValidationError
 
 import swamp
+from controllers.probes import PROBE_TYPE
 from swamp.execute.execution import Host
 from swamp.protocol import (
     PROTOCOL_VERSION,
@@ -90,6 +91,7 @@ class Worker:
         self._link: Link | None = None
         self._enrolled: Enrolled | None = None
         self._attempt = 0
+        self._steps_taken = 0
         self._signalled = False
         self._exit: tuple[int, str] | None = None
         self._grace: asyncio.TimerHandle | None = None
@@ -259,7 +261,11 @@ class Worker:
             return
         if self._idle is not None:
             self._idle.cancel()
-        if self._runners.slots.admitted == self._options.max_dispatches:
+        if frame.call.model_type == PROBE_TYPE:
+            # A worker for one step has to show that it works before it gets that step.
+            return
+        self._steps_taken += 1
+        if self._steps_taken == self._options.max_dispatches:
             self.drain("max-dispatches")
 
     def _ended_one(self) -> None:

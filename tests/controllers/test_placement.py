@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controllers.placement import Fleet, available, choose, explain, matches
+from controllers.placement import Fleet, available, choose, explain, matches, takes_probes
 from datastore.definitions.placement import PlacementTemplate
 from datastore.kinds import WORKERS, Placement, Worker, WorkerSpec, WorkerStatus
 from datastore.record import Record
@@ -120,3 +120,35 @@ def test_a_value_that_some_worker_has_is_never_suggested_for_itself() -> None:
     fleet = Fleet(workers, lambda name: (), lambda name: False)
     text = explain(Placement(labels={"pool": "b"}), fleet).text
     assert text == "0 of 2 workers fit: 1 cordoned, 1 lack pool=b (pool is: a, b)"
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"not": ["ci"]}, "2 have pool=ci, which the step excludes"),
+        ({"not": ["ci", "old"]}, "2 have pool=ci, which the step excludes, 1 has pool=old, which"),
+        (["x", "y"], "3 lack pool=x or y (pool is: ci, old)"),
+    ],
+)
+def test_sets_and_negations_are_told_in_plain_words(rule: Any, said: str) -> None:
+    """Regression: it said "2 lack pool not in (ci)"."""
+    pools = {"w1": "ci", "w2": "ci", "w3": "old"}
+    workers = tuple(worker(name, labels={"pool": pool}) for name, pool in pools.items())
+    fleet = Fleet(workers, lambda name: ("d",) * 2, lambda name: False)
+    assert said in explain(Placement.model_validate({"labels": {"pool": rule}}), fleet).text
+
+
+def test_an_unverified_worker_takes_probes_and_no_steps() -> None:
+    unverified = worker(state="unverified")
+    assert not available(unverified)
+    assert takes_probes(unverified)
+    assert reason(Placement(labels={"pool": "gpu"}), unverified) == "unverified"
+    assert reason(Placement(target="box"), unverified) == "unverified"
+    fleet = Fleet((worker(state="unverified", verify_failure="no way"),), lambda _: (), bool)
+    assert explain(Placement(), fleet).text == "0 of 1 workers fit: 1 unverified (no way)"
+
+
+def test_cordoned_workers_take_probes_and_draining_or_absent_ones_do_not() -> None:
+    assert takes_probes(worker(schedulable=False))
+    assert not takes_probes(worker(draining=True))
+    assert not takes_probes(worker(state="disconnected"))

@@ -2,131 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
-import pytest
+from run_rig import TASK, Server
 
-from controllers.run.context import RunContext
-from controllers.run.controller import RunController
-from datastore.clock import SystemClock
-from datastore.definitions.model import model_from_source
-from datastore.definitions.workflow import workflow_from_source
-from datastore.journal import Op
-from datastore.kinds import (
-    KINDS,
-    LEASES,
-    PENDING,
-    RUNS,
-    STEPS,
-    LeaseSpec,
-    LeaseStatus,
-    Outcome,
-    Pending,
-    RunSpec,
-)
-from datastore.record import Record
-from datastore.store import Store
-
-MODEL = {"name": "m", "type": "command/shell"}
-TASK = {"type": "model_method", "modelIdOrName": "m", "methodName": "execute"}
-AT = "2026-11-29T12:00:00.000Z"
-
-
-class AtOnce:
-    """A journal whose commits are durable at once."""
-
-    trouble = None
-
-    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
-        if on_durable is not None:
-            on_durable()
-
-
-class Said:
-    """The events, by key."""
-
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-
-    def emit(self, run: str, key: str, kind: str, **fields: Any) -> None:
-        if key not in self.keys:
-            self.keys.append(key)
-
-
-class NoExecutor:
-    def running(self, step: str) -> bool:
-        return False
-
-    def start(self, step: str, call: Any, timeout_s: float | None) -> None:
-        pytest.fail(f"{step} runs on the server")
-
-    def stop(self, step: str) -> None: ...
-
-
-async def inline(work: Callable[[], Any]) -> Any:
-    return work()
-
-
-class Server:
-    """The store and a run controller over it; `restart` makes a new controller."""
-
-    def __init__(self) -> None:
-        self.store = Store(KINDS.values(), AtOnce())
-        self.restart()
-
-    def restart(self) -> None:
-        self.said = Said()
-        ids = itertools.count()
-        self.runs = RunController(
-            self.store,
-            RunContext(
-                clock=SystemClock(),
-                events=self.said,
-                executor=NoExecutor(),
-                new_uid=lambda: f"u{next(ids)}",
-                offload=inline,
-                find_model=lambda name: model_from_source(MODEL),
-                check_call=lambda call: None,
-            ),
-        )
-
-    async def look(self) -> None:
-        """Reconcile the run until nothing is left to do now."""
-        self.runs.queue.add("r")
-        while len(self.runs.queue):
-            key = await self.runs.queue.get()
-            await self.runs.reconcile(key)
-            self.runs.queue.done(key)
-
-    def start(self, **source: Any) -> None:
-        workflow = workflow_from_source({"name": "w", **source})
-        spec = RunSpec(workflow="w", workflow_id=str(workflow.id), definition=workflow.source)
-        self.runs.create(workflow, spec, "r")
-
-    def lease(self, name: str) -> None:
-        """The scheduler binds a pending dispatch, and its worker accepts."""
-        pending: Pending = self.store.get(PENDING, name)
-        spec = LeaseSpec(
-            run="r", workflow="w", job="j", step=pending.spec.step,
-            worker="box", instance="i", model="m", method="execute",
-        )  # fmt: skip
-        bound = LeaseStatus(state="bound", bound_at=AT)
-        made = Record(kind=LEASES, name=name, uid=name, created_at=AT, spec=spec, status=bound)
-        ended = {"state": "dispatched", "queued_at": AT, "ended_at": AT, "worker": "box"}
-        status = PENDING.status.model_validate(ended)
-        self.store.commit([made, pending.with_status(status)])
-        self.move(name, state="active", active_at=AT)
-
-    def move(self, name: str, **changes: Any) -> None:
-        lease = self.store.get(LEASES, name)
-        assert lease.status is not None
-        self.store.commit([lease.with_status(lease.status.model_copy(update=changes))])
-
-    def end(self, name: str, outcome: Outcome) -> None:
-        self.move(name, state="completed" if outcome.ok else "failed", outcome=outcome)
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Outcome
 
 
 @asynccontextmanager
@@ -179,6 +60,58 @@ async def test_a_step_that_runs_over_a_restart_counts_against_the_limits() -> No
     server.end("r.j.x.1", Outcome(ok=True, reason="completed"))
     await server.look()
     assert server.store.find(PENDING, "r.j.c.1") is not None
+
+
+FOR_EACH = {
+    "name": "s", "task": TASK, "labels": {"pool": "a"}, "concurrency": 1,
+    "forEach": {"item": "host", "in": "${{ data.latest('m', 'hosts') }}"},
+}  # fmt: skip
+GOOD = Outcome(ok=True, reason="completed")
+
+
+async def test_the_items_of_a_for_each_over_an_output_stay_over_a_restart() -> None:
+    """Regression: it was evaluated again, and gave the run other steps."""
+    server = Server()
+    server.outputs.latest["hosts"] = ["a", "b"]
+    server.start(jobs=[{"name": "j", "steps": [FOR_EACH]}])
+    await server.look()
+    assert server.store.names(PENDING) == ("r.j.s-a.1",)
+    server.outputs.latest["hosts"] = ["c"]
+    server.restart()
+    await server.look()
+    for name in ("r.j.s-a.1", "r.j.s-b.1"):
+        server.lease(name)
+        server.end(name, GOOD)
+        await server.look()
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    assert (run.state, run.status.counts.total) == ("succeeded", 2)
+
+
+async def test_a_for_each_that_gave_nothing_gives_nothing_after_a_restart() -> None:
+    server = Server()
+    other = {"name": "t", "task": TASK, "labels": {"pool": "a"}}
+    server.start(jobs=[{"name": "j", "steps": [FOR_EACH, other]}])
+    await server.look()
+    assert server.store.get(STEPS, "r.j.s").state == "failed"
+    server.outputs.latest["hosts"] = ["a", "b"]
+    server.restart()
+    await server.look()
+    server.lease("r.j.t.1")
+    server.end("r.j.t.1", GOOD)
+    await server.look()
+    assert set(server.store.names(STEPS)) == {"r.j.s", "r.j.t"}
+    assert server.store.get(RUNS, "r").state == "failed"
+
+
+async def test_the_items_of_a_for_each_over_inputs_need_no_keeping() -> None:
+    server = Server()
+    over = {**FOR_EACH, "forEach": {"item": "host", "in": "${{ [run.workflowName] }}"}}
+    server.start(jobs=[{"name": "j", "steps": [over]}])
+    await server.look()
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    assert run.status.for_each is None
 
 
 async def test_the_end_of_a_run_that_nobody_could_tell_is_told_after_the_restart() -> None:

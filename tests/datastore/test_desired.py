@@ -175,7 +175,58 @@ def test_a_file_that_cannot_be_read_for_a_while(layout: Layout, tree: DesiredTre
 
 def test_other_files_in_the_folder_are_none(layout: Layout, tree: DesiredTree) -> None:
     folder = layout.desired("workers")
-    for name in (".w1.yaml.swp", ".w1.yaml", "w1.yaml~", "w1.yml", "4913", "README.md"):
+    for name in (".w1.yaml.swp", ".w1.yaml", "w1.yaml~", ".w1.yml", "w1.yml~", "4913", "README.md"):
         (folder / name).write_text("spec: {note: x}")
-    (folder / "folder.yaml").mkdir()
     assert tree.scan() == tree.refresh(folder.iterdir()) == [] and tree.problems() == []
+
+
+def test_what_lies_there_and_is_not_read_is_told_until_it_is_gone(
+    layout: Layout, tree: DesiredTree
+) -> None:
+    folder = layout.desired("workers")
+    for path in ("workers/b.yml", "workers/b.yaml", "workers/c.YAML", "w1.yaml", "notes.md"):
+        layout.desired(path).write_text("spec: {note: x}")
+    (folder / "a.yml").write_text("spec: {note: x}")
+    (folder / "link.yaml").symlink_to(folder / "b.yaml")
+    (folder / "more").mkdir()
+    (layout.desired("worker")).mkdir()
+    (layout.desired("queue")).mkdir()
+    assert [change.name for change in tree.scan()] == ["b"]
+    told = {problem.path.removeprefix("datastore/desired/"): problem for problem in tree.problems()}
+    expected = {
+        "queue": "kinds are workers, tokens",
+        "w1.yaml": "move it into the folder of its kind",
+        "worker": "did you mean 'workers'?",
+        "workers/a.yml": "rename it to a.yaml",
+        "workers/b.yml": "b.yaml beside it is: keep one of the two",
+        "workers/c.YAML": "rename it to c.yaml",
+        "workers/link.yaml": "is a link",
+        "workers/more": "is a folder",
+    }
+    assert list(told) == list(expected)
+    for path, words in expected.items():
+        assert words in told[path].problem
+    assert tree.scan() == []
+    assert [problem.path for problem in tree.problems()] == [one.path for one in told.values()]
+
+    (folder / "a.yml").rename(folder / "a.yaml")
+    (folder / "link.yaml").unlink()
+    (folder / "link.yaml").write_text("spec: {}")
+    changed = tree.refresh([folder / "a.yml", folder / "a.yaml", folder / "link.yaml"])
+    assert [change.name for change in changed] == ["a", "link"]
+    left = {problem.path.removeprefix("datastore/desired/") for problem in tree.problems()}
+    assert left == expected.keys() - {"workers/a.yml", "workers/link.yaml"}
+    # A link in place of a file: what the file asked for last stays in force, and that is told.
+    (folder / "a.yaml").unlink()
+    (folder / "a.yaml").symlink_to(folder / "b.yaml")
+    tree.refresh([folder / "a.yaml"])
+    assert asked(tree, name="a") is None
+    assert any(problem.path.endswith("workers/a.yaml") for problem in tree.problems())
+
+
+def test_names_that_differ_in_case_are_two_records(layout: Layout, tree: DesiredTree) -> None:
+    save(layout, "workers", "spec: {note: lower}")
+    save(layout, "workers", "spec: {note: upper}", name="W1")
+    tree.scan()
+    assert (asked(tree), asked(tree, name="W1")) == ({"note": "lower"}, {"note": "upper"})
+    assert tree.problems() == []

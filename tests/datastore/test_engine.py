@@ -18,6 +18,7 @@ from datastore.errors import DatastoreError
 from datastore.journal import Story
 from datastore.kinds import KINDS, LEASES, RUNS, TOKENS, WORKERS
 from datastore.layout import Layout
+from datastore.observed import RescanReport
 from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.yaml_emitter import emit
@@ -199,6 +200,28 @@ async def test_without_journal_and_index_the_finished_stay_and_the_live_are_unvo
         assert live(engine) == {"r.j.a.1": False, "w": False}
         assert set(engine.report.unvouched) == {("leases", "r.j.a.1"), ("workers", "w")}
         assert finished(engine) == {"r.j.b.1": ended}
+
+
+async def test_without_journal_and_index_a_token_stays_valid_and_is_the_servers_own_again(
+    layout: Layout, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(layout) as (store, _):
+        store.commit([token("t")])
+    delete(layout.journal)
+    delete(layout.index)
+    store, engine, report = open_store(layout)
+    file = "datastore/observed/tokens/t.yaml"
+    assert (report.taken_over, report.unvouched) == ([file], [])
+    (said,) = caplog.messages
+    assert said.startswith(f"{file} was not written by this server and is taken over as it is")
+    assert store.get(TOKENS, "t").live
+    assert engine.rescan() == RescanReport(), "nor is it told as a file of nobody"
+    path = layout.record_file("tokens", "t")
+    path.write_text(path.read_text() + "# mine\n")
+    assert engine.rescan().put_back == (file,)
+    assert shown(layout, "tokens", "t") == token("t").document()
+    abandon(engine)
+    assert look(layout).report.taken_over == []
 
 
 async def test_finished_file_of_somebody_else_is_taken_once_as_it_is(layout: Layout) -> None:

@@ -205,6 +205,31 @@ async def test_a_stale_save_is_told_once_and_changes_nothing(
         assert repo.store.get(LEASES, "r1.j.s.1").state == "completed"
 
 
+async def test_what_is_not_read_is_told_once_and_again_when_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = Layout(tmp_path)
+    async with watched(tmp_path) as server:
+        stray = layout.desired("workers") / "w1.yml"
+        stray.write_text("spec: {note: x}")
+        told = "datastore/desired/workers/w1.yml: is not read, "
+        await server.soon(lambda: told in caplog.text)
+        assert "rename it to w1.yaml" in caplog.text
+        await server.watch.rescan()
+        await asyncio.sleep(0.3)
+        assert caplog.text.count(told) == 1
+        server.save("w1", "spec: {note: y}")
+        await server.watch.rescan()
+        await server.soon(lambda: "w1.yaml beside it is" in caplog.text)
+        stray.unlink()
+        await server.soon(lambda: server.watch.problems() == [])
+        assert server.note("w1") == "y"
+    caplog.clear()
+    (layout.desired("workers") / "more").mkdir()
+    async with watched(tmp_path) as server:
+        assert "workers/more: is a folder" in caplog.text, "told at a start too"
+
+
 async def test_many_lines_become_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with watched(tmp_path) as repo:

@@ -74,6 +74,19 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     assert left_over(tmp_path) == []
 
 
+@pytest.mark.usefixtures("either_platform")
+def test_errors_name_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    there = tmp_path / "folder"
+    there.mkdir()
+    for path in (tmp_path / "gone" / "a.yaml", there):
+        with pytest.raises(OSError) as refused:
+            files.write(path, b"x")
+        assert (refused.value.filename, refused.value.filename2) == (str(path), None)
+    with pytest.raises(FileNotFoundError) as missing:
+        files.write_once(tmp_path / "gone" / "a.yaml", b"x")
+    assert missing.value.filename == str(tmp_path / "gone" / "a.yaml")
+
+
 def test_leftovers_of_a_process_with_the_same_pid_are_in_nobodys_way(tmp_path: Path) -> None:
     ahead = next(files._numbers) + 1
     for number in range(ahead, ahead + 3):

@@ -5,20 +5,20 @@ import re
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from datastore.errors import RepositoryLocked
 from datastore.layout import Layout
-from datastore.lock import RepositoryLock
+from datastore.lock import RepositoryLock, lock_holder
 
 HOLD = """
 import sys
 from pathlib import Path
 from datastore.layout import Layout
-from datastore.lock import RepositoryLock
+from datastore.lock import RepositoryLock, lock_holder
 lock = RepositoryLock(Layout(Path(sys.argv[1]))).acquire()
 print("held", flush=True)
 sys.stdin.read()
@@ -56,6 +56,15 @@ def test_second_process_is_told_who_holds_the_repository(tmp_path: Path) -> None
         process.kill()
 
 
+def test_what_it_is_held_for_is_named(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    refused = pytest.raises(
+        RepositoryLocked, match=rf"held by run r of workflow 'w', pid {os.getpid()} \(since"
+    )
+    with RepositoryLock(layout, held_for="run r of workflow 'w'"), refused:
+        RepositoryLock(layout).acquire()
+
+
 def test_lock_ends_with_a_killed_process(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         process.send_signal(signal.SIGKILL)
@@ -80,6 +89,27 @@ def test_lock_held_since_another_day_shows_the_date(tmp_path: Path) -> None:
     refused = pytest.raises(RepositoryLocked, match=r"since 2020-01-0\d ")
     with RepositoryLock(layout, YearsAgo()), refused:
         RepositoryLock(layout).acquire()
+
+
+def test_a_removed_file_is_written_again_with_the_time_since_which_it_is_held(
+    tmp_path: Path,
+) -> None:
+    class Turned:
+        at = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+        def now(self) -> datetime:
+            return self.at
+
+    layout, clock = Layout(tmp_path), Turned()
+    with RepositoryLock(layout, clock) as lock:
+        taken_at, clock.at = clock.at, clock.at + timedelta(hours=1)
+        layout.lock.unlink()
+        assert lock.renew()
+        holder = lock_holder(layout)
+        assert holder is not None and holder.since == taken_at
+    with lock:
+        holder = lock_holder(layout)
+        assert holder is not None and holder.since == clock.at, "given up, it is taken anew"
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"[1]", b'{"pid": 1}'])

@@ -43,6 +43,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._pipes: list[_Pipe] = []
         self._refusing = False
+        self._most: int | None = None
         self._asked: list[tuple[Callable[[], None], threading.Event]] = []
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -56,6 +57,10 @@ class Proxy:
         return int(self._listener.getsockname()[1])
 
     # -- for the test ----------------------------------------------------------------------------
+
+    def let_through(self, most: int | None) -> None:
+        """Refuse what is more than so many connections at once; None refuses nothing."""
+        self._most = most
 
     def cut(self) -> None:
         """Close every connection in order (FIN)."""
@@ -122,7 +127,8 @@ class Proxy:
     def _accept(self) -> None:
         client, _ = self._listener.accept()
         server = None
-        if not self._refusing:
+        full = self._most is not None and len(self._pipes) >= self._most
+        if not self._refusing and not full:
             with contextlib.suppress(OSError):
                 server = socket.create_connection(self._to, 5)
         if server is None:

@@ -133,6 +133,7 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
 
 def test_a_read_only_repository_is_read_and_not_served(repo: Repo) -> None:
     repo.shell_workflow("w", {"step": "true"})
+    (repo.path / "vaults/local_encryption").mkdir()
     server = repo.serve()
     repo.worker("w1", "--label", "pool=worker")
     repo.swamp("workflow", "run", "w")
@@ -155,8 +156,13 @@ def test_a_read_only_repository_is_read_and_not_served(repo: Repo) -> None:
             assert "this repository cannot be written" in refused
             assert "Read-only file system" in refused
         doctor = repo.json("doctor", code=1)
-        errors = [one for one in doctor["findings"] if one["level"] == "error"]
-        assert {one["check"] for one in errors} == {"permissions"}
+        (error,) = [one for one in doctor["findings"] if one["level"] == "error"]
+        assert error["check"] == "permissions"
+        assert error["message"].endswith("cannot be written: the file system is mounted read-only")
+        due = repo.json("run", "prune", "--keep", "0", "--dry-run")
+        assert due["pruned"] == [run["runId"] for run in with_disk["runs"]]
+        refused = repo.swamp("vault", "create", "local_encryption", "main", code=1).stderr
+        assert refused.endswith("/vaults/local_encryption/main.yaml: Read-only file system\n")
     finally:
         unmount(repo.path)
 

@@ -148,9 +148,14 @@ def test_a_lease_is_ended_by_its_file(running: Any) -> None:
     server.soon(lambda: server.record("leases", name)["spec"]["cancel"], "the wish")
     worker.lines.kind("dispatch_finished")
     server.repo.until(lambda: state(server.record("leases", name)) == "failed", "the lease's end")
-    server.repo.until(
-        lambda: [state(r) for r in server.repo.records("steps").values()] == ["cancelled"]
-    )
+    server.repo.until(lambda: state(only_run(server)) == "failed", "the run's end")
+    by = f"was cancelled by datastore/desired/leases/{name}.yaml"
+    assert by in only_run(server)["status"]["failure"]
+    assert by in server.repo.swamp("run", "list").stdout
+
+
+def only_run(server: Any) -> Any:
+    return server.record("runs", only(server.repo.records("runs")))
 
 
 def test_a_run_is_cancelled_by_its_file_and_stays_so(running: Any) -> None:

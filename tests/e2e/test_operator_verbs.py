@@ -42,8 +42,11 @@ def test_a_paused_queue_waits_says_why_and_goes_on(repo: Repo) -> None:
     file.unlink()
     repo.swamp("worker", "list")
     assert _waits(repo) == [("a", "paused")], "a file that is gone changes nothing"
+    refused = repo.swamp("queue", "resume", code=1)
+    assert "nothing is paused for the whole queue; paused now: pool=a (pool-a)" in refused.stderr
     resumed = repo.json("queue", "resume", "--label", "pool=a")
     assert resumed["state"] == "resumed"
+    assert [one["name"] for one in repo.json("queue", "list")] == ["pool-a"]
     assert run.wait(30) == 0
 
 
@@ -72,7 +75,7 @@ def test_a_cordoned_worker_gets_nothing_and_its_note_is_told(repo: Repo) -> None
     run = repo.start("workflow", "run", "a")
     repo.until(lambda: _waits(repo) == [("a", "cordoned")], "the waiting step")
     assert "1 cordoned (bad disk)" in repo.json("worker", "queue")[0]["reason"]
-    told = repo.json("worker", "queue", "--explain", "step")
+    told = repo.json("worker", "queue", "--explain", "a/job/step")
     assert told["workers"] == [{"worker": "w1", "verdict": "cordoned", "detail": "bad disk"}]
     file = repo.path / "datastore/desired/workers/w1.yaml"
     file.write_text(file.read_text() + "# mine\n")

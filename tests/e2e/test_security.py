@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from harness import SWAMP, Repo
 
 
@@ -49,6 +51,7 @@ def test_each_role_may_do_what_it_says(repo: Repo) -> None:
         ("GET", "/api/v1/tokens"): "admin",
         ("GET", "/api/v1/access"): "admin",
         ("POST", "/api/v1/workers/nobody/forget"): "admin",
+        ("POST", "/api/v1/workers/nobody/verify"): "admin",
         ("POST", "/api/v1/runs/prune"): "admin",
         ("POST", "/api/v1/desired/workers/w1/look"): "admin",
         ("GET", "/nowhere"): "read",
@@ -102,6 +105,28 @@ def test_commands_bring_their_token_and_ends_are_final(repo: Repo) -> None:
     assert "revoked: true" in (repo.path / "datastore/desired/access/gone.yaml").read_text()
     states = {one["name"]: one["state"] for one in repo.json("access", "token", "list")}
     assert states == {"ci": "revoked", "gone": "revoked", "short": "expired"}
+
+
+def test_who_follows_a_run_is_cut_off_when_the_token_ends(repo: Repo) -> None:
+    repo.serve("--auth", "token")
+    repo.shell_workflow("slow", {"s": "sleep 60"})
+    starter = access(repo, "starter", "run")
+    run = ask(repo, "POST", "/api/v1/runs", starter, {"workflow": "slow"})[1]["id"]
+    revoked, short = access(repo, "ci", "read"), access(repo, "short", "read", "6s")
+    streams = []
+    for token in (revoked, short):
+        url = f"{repo.url}/api/v1/runs/{run}/events?follow=1"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+        stream = urllib.request.urlopen(request, timeout=30)
+        assert json.loads(stream.readline())["kind"] == "run_started"
+        streams.append(stream)
+    repo.swamp("access", "token", "revoke", "ci")
+    for stream in streams:
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            while True:
+                stream.read(1)
+    watching = ["run", "watch", run, "--server", repo.url, "--token", revoked]
+    assert "has been revoked" in repo.swamp(*watching, code=1).stderr
 
 
 def test_an_open_address_needs_tls_and_tokens(repo: Repo) -> None:

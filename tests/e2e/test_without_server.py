@@ -85,9 +85,11 @@ def test_it_answers_meanwhile_and_takes_on_nothing_else(repo: Repo) -> None:
     listed = repo.json("run", "list")["runs"]
     assert [run["status"] for run in listed] == ["running"]
     second = repo.swamp("workflow", "run", "w", "--json", code=1)
-    assert json.loads(second.stderr)["code"] == "one_run_only"
+    refusal = json.loads(second.stderr)
+    held = f"run {listed[0]['runId']} of workflow 'w'"
+    assert (refusal["code"], held in refusal["error"]) == ("one_run_only", True)
     served = repo.swamp("serve", "--port", str(repo.port), code=1)
-    assert f"served by pid {running.pid}" in served.stderr
+    assert f"held by {held}, pid {running.pid}" in served.stderr
     doctor = repo.json("doctor")
     assert doctor["server"]["takesWork"] is False
     go.touch()
@@ -133,13 +135,58 @@ def test_what_others_left_is_left_for_the_next_server(repo: Repo) -> None:
     assert (repo.base / "ran").read_text() == "ran\n"
 
 
-def test_a_run_that_was_killed_is_ended_by_the_next_server(repo: Repo) -> None:
-    local_workflow(repo, "w", {"one": f"MARK={repo.base} sleep 60"})
+def killed_run(repo: Repo) -> str:
+    """The id of a run whose process was killed; a placed step of it had failed before."""
+    steps = {"there": "true", "one": f"MARK={repo.base} sleep 60"}
+    local_workflow(repo, "w", steps, placed="there")
     running = repo.start("workflow", "run", "w")
-    repo.until(lambda: states(repo, "steps") == ["running"], "the step")
+    repo.until(lambda: states(repo, "steps") == ["failed", "running"], "the steps")
     running.kill()
     running.communicate()
     repo.until(lambda: alive_with(f"MARK={repo.base}") == [], "the end of its step")
+    return str(repo.json("run", "list")["runs"][0]["runId"])
+
+
+SUMMARY = "Boot sweep: 1 run ended with the process of its command"
+
+
+def ended_truly(repo: Repo, run: str) -> None:
+    """Everything says that the run ended with its process."""
+    view = repo.json("run", "show", run)
+    assert view["status"] == "failed"
+    assert view["failureReason"] == "the process of its command ended before it did"
+    steps = {step["name"]: step for step in view["jobs"][0]["steps"]}
+    assert steps["one"]["error"] == view["failureReason"]
+    story = repo.path / "datastore" / "history" / "w" / f"{run}.yaml"
+    repo.until(story.exists, "the story")
+    assert "the process of its command ended" in story.read_text()
+    log = repo.path / ".swamp" / "events" / f"{run}.jsonl"
+    repo.until(lambda: '"run_completed"' in log.read_text(), "the end in its events")
+
+
+def test_a_run_that_was_killed_is_told_as_left_and_ended_by_the_next_run(repo: Repo) -> None:
+    run = killed_run(repo)
+    assert "at the next start" in repo.swamp("run", "list").stderr
+    refused = repo.swamp("run", "cancel", run, code=1).stderr
+    left = f"run {run} is recorded as running, but nobody serves this repository"
+    assert left in refused
+    (told,) = [one for one in repo.json("doctor")["findings"] if one["check"] == "runs"]
+    assert told["message"].replace(" (w)", "") == left
+    assert "ends it" in told["wayOut"]
+
+    local_workflow(repo, "here", {"one": "true"})
+    done = repo.swamp("workflow", "run", "here")
+    assert done.stderr == f"Found at the start: {SUMMARY}\n"
+    ended_truly(repo, run)
+    assert repo.json("run", "cancel", run)["status"] == "failed"
+    assert repo.swamp("workflow", "run", "here").stderr == "", "it is told once"
+    assert [one for one in repo.json("doctor")["findings"] if one["check"] == "runs"] == []
+    assert "boot_sweep" not in repo.serve().lines.kinds()
+
+
+def test_a_run_that_was_killed_is_ended_by_the_next_server(repo: Repo) -> None:
+    run = killed_run(repo)
     server = repo.serve()
-    assert "1 step on the server failed" in server.lines.kind("boot_sweep")["summary"]
-    repo.until(lambda: states(repo, "runs") == ["failed"], "the run's end")
+    assert server.lines.kind("boot_sweep")["summary"] == SUMMARY
+    ended_truly(repo, run)
+    assert states(repo, "runs") == ["failed"]

@@ -7,12 +7,13 @@ disk at that instant: if the server were killed now, would it still be true?
 from __future__ import annotations
 
 from collections import Counter
+from itertools import filterfalse
 from typing import Any
 
 from controllers.pauses import holds
 from controllers.placement import available, matches
 from datastore.kinds import LEASES, PAUSES, PENDING, RUNS, STEPS, WORKERS, Counts
-from datastore.kinds.dispatch import run_of
+from datastore.kinds.dispatch import PROBES, is_probe, run_of
 from datastore.store import Store
 from sim.models import MODELS
 from sim.world import World
@@ -55,10 +56,16 @@ class Watchman:
             lease = disk.find(LEASES, frame.dispatch)
             if lease is None:
                 world.fail(f"promise 1: {frame.dispatch} is sent before its lease is durable")
+            elif not is_probe(lease.name):
+                worker = disk.find(WORKERS, lease.spec.worker)
+                if worker is not None and worker.state == "unverified":
+                    world.fail(f"{frame.dispatch} is sent to an unverified worker")
             world.say(f"-> dispatch {frame.dispatch}")
         elif isinstance(frame, Ack):
             lease = disk.find(LEASES, frame.dispatch)
-            if lease is None or lease.live:
+            # The records of a probe go with its verdict.
+            gone = lease is None and is_probe(frame.dispatch)
+            if not gone and (lease is None or lease.live):
                 state = "not there" if lease is None else lease.state
                 world.fail(f"promise 3: {frame.dispatch} is acknowledged, its lease is {state}")
             world.truth.settled.add(frame.dispatch)
@@ -156,12 +163,14 @@ class Watchman:
         really: Counter[str] = Counter()
         for name in self._world.truth.running:
             found = store.find(PENDING, name) or store.find(STEPS, name)
-            run = store.find(RUNS, run_of(name))
+            run, lease = store.find(RUNS, run_of(name)), store.find(LEASES, name)
+            if lease is not None and lease.spec.cancel:
+                continue
             if found is not None and found.spec.call and run and not run.spec.cancel:
                 really[found.spec.call.model] += 1
         for counted, what in ((per_model, "live executions"), (really, "runners")):
             for model, count in counted.items():
-                if 0 < MODELS[model] < count:
+                if 0 < MODELS.get(model, 0) < count:
                     self._world.fail(f"model lock: {count} {what} of {model}")
         return per_model
 
@@ -180,7 +189,8 @@ class Watchman:
         could_run = {
             pending.name: pending
             for pending in store.live(PENDING)
-            if not pending.spec.cancel
+            if not is_probe(pending.name)
+            and not pending.spec.cancel
             and not any(holds(one.spec, pending.spec.placement) for one in store.live(PAUSES))
             and not 0 < MODELS[pending.spec.call.model] <= per_model[pending.spec.call.model]
             and any(matches(pending.spec.placement, worker) for worker in free)
@@ -204,7 +214,7 @@ class Watchman:
                 world.fail(f"promise 7: the confirmed run {run} is gone")
             elif cancelled and record.live and not record.spec.cancel:
                 world.fail(f"promise 7: the confirmed cancel of run {run} is gone")
-        for dispatch in truth.settled:
+        for dispatch in filterfalse(is_probe, truth.settled):
             lease = store.find(LEASES, dispatch)
             if lease is None or lease.live:
                 world.fail(f"promise 7: the acknowledged end of {dispatch} is gone")
@@ -244,11 +254,19 @@ class Watchman:
 
     def settled(self, store: Store) -> None:
         """Everything has ended: the records agree with each other and with the events."""
+        for worker in store.live(WORKERS):
+            if worker.state == "unverified":
+                self._world.fail(f"{worker.name} is still unverified, though nothing is wrong")
+        for kind in (PENDING, LEASES):
+            if left := store.names_by(kind, "run", PROBES):
+                self._world.fail(f"of probes there is still {left}")
         for run in store.list(RUNS):
             self._run_adds_up(store, run.name)
         for lease in store.list(LEASES):
             self._output_is_whole(lease)
-        for dispatch in sorted(self._world.truth.stored):
+        for record in (*store.list(PENDING), *store.list(LEASES)):
+            self._cancelled_for_good(store, record)
+        for dispatch in filterfalse(is_probe, sorted(self._world.truth.stored)):
             lease = store.get(LEASES, dispatch)
             if lease.status is None or lease.status.wrote_at is None:
                 self._world.fail(f"promise 2: {dispatch} stored a byte without wroteAt")
@@ -277,6 +295,13 @@ class Watchman:
                 fail(f"run {run}: the end of {step.name} was never told")
         if log and log[-1]["kind"] != "run_completed":
             fail(f"run {run}: the last event is {log[-1]['key']}")
+
+    def _cancelled_for_good(self, store: Store, record: Any) -> None:
+        """What somebody cancelled while it lived is not tried again."""
+        step, _, episode = record.name.rpartition(".")
+        again = f"{step}.{int(episode) + 1}"
+        if record.spec.cancel and store.find(PENDING, again) is not None:
+            self._world.fail(f"{record.kind.title} {record.name} was cancelled, {again} followed")
 
     def _output_is_whole(self, lease: Any) -> None:
         outcome = lease.status.outcome

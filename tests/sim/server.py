@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from controllers.boot_sweep import BootSweep
 from controllers.enrollment import EnrollmentRefused, Made, create_token
 from controllers.manager import Manager, Settings
+from controllers.probes import Verification
 from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
 from datastore.definitions.model import ModelDefinition, model_from_source
@@ -28,6 +29,7 @@ from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
 from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
+from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions, refusal
 
 R = TypeVar("R")
@@ -37,6 +39,18 @@ TOKEN = "fleet"
 SECRET = "s" * 64
 QUEUE_TIMEOUT_S = 150.0
 METHODS = {"execute": {"arguments": {"run": "x"}}}
+
+
+VERIFIES_EVERY = 5
+"""In one of so many worlds workers get no steps before a probe of them has passed."""
+
+
+class SimProbes(ProbeOutput):
+    """What probes print. What they store is a mark on their lease and nothing else."""
+
+    def forget(self, dispatch: str) -> None:
+        self._texts.pop(dispatch, None)
+        self._counts.pop(dispatch, None)
 
 
 class Unreachable(Exception):
@@ -79,7 +93,8 @@ class SimServer:
         self.events = SimEvents(world, self.store, watchman.event_published)
         self.executor = SimLocalExecutor(world, self.store, self.spawn)
         rules = Rules(GRACE_S, {}, self._fresh_token)
-        self.sessions = Sessions(self.store, self.events, rules)
+        self.probes = SimProbes(self.events, outputs=None)  # type: ignore[arg-type]
+        self.sessions = Sessions(self.store, self.probes, rules)
         self._resync_s = resync_s
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
@@ -103,7 +118,7 @@ class SimServer:
             self.store,
             self.sessions,
             self._context(),
-            Settings(grace_s=GRACE_S, resync_s=self._resync_s),
+            self._settings(),
             random.Random(self.world.rng.random()),
         )
         self.sessions.bind(
@@ -118,6 +133,11 @@ class SimServer:
             create_token(self.store, TOKEN, spec, SECRET, made)
             await self.store.barrier()
         self.listening = True
+
+    def _settings(self) -> Settings:
+        verifies = self.world.seed % VERIFIES_EVERY == 3
+        verification = Verification(verifies, self.probes)
+        return Settings(grace_s=GRACE_S, resync_s=self._resync_s, verification=verification)
 
     def kill(self) -> None:
         """`kill -9`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import swamp.worker.worker
+from controllers.probes import MARKER, PROBE_TYPE
 from datastore.kinds import Outcome
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
@@ -179,7 +181,8 @@ class SimExecution:
     async def run(self) -> Outcome:
         frame, world = self._frame, self._world
         self._begin()
-        plan = world.loop.create_task(self._work())
+        is_probe = frame.call.model_type == PROBE_TYPE
+        plan = world.loop.create_task(self._probe() if is_probe else self._work())
         try:
             await asyncio.wait({plan, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
             if self._stopped.done():
@@ -234,6 +237,16 @@ class SimExecution:
         if rng.random() < 0.12:
             return Outcome(ok=False, reason="failed", exit_code=7, error="exit code 7")
         return Outcome(ok=True, reason="completed", exit_code=0)
+
+    async def _probe(self) -> Outcome:
+        """Show that the machine works, as `swamp.execute.probe` does."""
+        await asyncio.sleep(self._world.rng.uniform(0.05, 3.0))
+        await self._store()
+        report = {MARKER: self._frame.call.arguments[MARKER], "dataPlaneOk": True}
+        line = json.dumps(report) + "\n"
+        self._pieces += 1
+        await self._delivery.put("stdout", line.encode())
+        return Outcome(ok=True, reason="completed", exit_code=0, stdout=line)
 
     async def _print(self) -> None:
         self._pieces += 1

@@ -80,6 +80,7 @@ class World:
         self.rng = random.Random(seed)
         self.edit_rng = random.Random(f"edits {seed}")
         self.model_rng = random.Random(f"models {seed}")
+        self.cancel_rng = random.Random(f"cancels {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self.clock = SimClock(self.loop)

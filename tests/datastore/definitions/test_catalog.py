@@ -83,6 +83,20 @@ def test_names_and_ids_are_found_whatever_the_files_are_called(repo: Repository)
     assert repo.problems() == []
 
 
+def test_a_file_with_another_extension_is_told_and_not_read(repo: Repository) -> None:
+    misnamed = repo.write("workflows/team/x.yml", workflow("a"))
+    repo.write("models/M.YAML", model("m"))
+    repo.catalog.scan()
+    assert repo.names() == []
+    assert repo.problems() == [
+        "models/M.YAML: is not read: its name must be M.yaml",
+        "workflows/team/x.yml: is not read: its name must be x.yaml",
+    ]
+    renamed = misnamed.rename(misnamed.with_suffix(".yaml"))
+    repo.catalog.refresh([misnamed, renamed])
+    assert (repo.names(), len(repo.problems())) == (["a"], 1)
+
+
 def test_an_empty_repository_has_nothing_and_no_problem(repo: Repository) -> None:
     repo.catalog.scan()
     assert (repo.names(), repo.problems()) == ([], [])

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+import controllers.pool
 from controllers.controller import RESYNC_S
 from controllers.lease import Comparison, LeaseController
 from controllers.model_locks import ModelLocks
+from controllers.placement import takes_probes
 from controllers.pool import WorkerPool
 from controllers.run.controller import RunController
 from controllers.run.live import LiveRun
@@ -58,6 +60,13 @@ def ignore_the_lock_of_models() -> Iterator[None]:
 def forget_that_a_model_is_free() -> Iterator[None]:
     """Nobody is woken when an execution of a model ends."""
     with patch.object(Scheduler, "_wake_model", lambda self, model: None):
+        yield
+
+
+@contextmanager
+def give_steps_to_the_unverified() -> Iterator[None]:
+    """Hazard 17: whoever can be probed gets steps, too."""
+    with patch.object(controllers.pool, "available", takes_probes):
         yield
 
 
@@ -144,6 +153,7 @@ PLANTED = {
     "no resync": Planted(nothing, "not over|beside a free slot", resync_s=None),
     "ignore the lock of models": Planted(ignore_the_lock_of_models, "model lock"),
     "forget that a model is free": Planted(forget_that_a_model_is_free, "beside a free slot"),
+    "give steps to the unverified": Planted(give_steps_to_the_unverified, "unverified worker"),
     "acknowledge before the barrier": Planted(acknowledge_before_the_barrier, "promise 3"),
     "keep a lease that the worker lacks": Planted(keep_a_lease_that_the_worker_lacks, "not over"),
     "forget what an earlier process started": Planted(

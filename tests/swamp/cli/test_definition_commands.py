@@ -95,6 +95,19 @@ def test_what_is_well_passes(written: Layout, swamp: Any) -> None:
     assert swamp("model", "validate").out == "1 of 1 models are valid\n"
 
 
+def test_several_workflows_are_checked_and_no_others(written: Layout, swamp: Any) -> None:
+    (written.workflows / "other.yaml").write_text(OTHER)
+    (written.workflows / "bad.yaml").write_text("a: 1\n\tb: 2\n")
+    identity = "fc786c30-fb49-425e-9803-525237cd9c47"
+    both = swamp("workflow", "validate", "deploy", "other", identity)
+    assert (both.code, both.out) == (0, "2 of 2 workflows are valid\n")
+    document = swamp("workflow", "validate", "deploy", "other", "--json").json
+    assert [one["workflowName"] for one in document["workflows"]] == ["deploy", "other"]
+    refused = swamp("workflow", "validate", "deploy", "nobody")
+    assert (refused.code, refused.out) == (1, "")
+    assert "no workflow 'nobody'" in refused.err
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

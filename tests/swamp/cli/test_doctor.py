@@ -188,6 +188,51 @@ def test_what_others_could_read(opened: Layout, swamp: Any) -> None:
     ]
 
 
+def test_runs_that_nobody_serves_are_told_with_what_becomes_of_them(
+    repo: Layout, swamp: Any
+) -> None:
+    engine = open_engine(repo, KINDS.values())
+    for name, more in (("own", {"ownProcess": True}), *((f"r{n}", {}) for n in range(4))):
+        document: dict[str, Any] = json.loads(json.dumps(RUN))
+        document["metadata"]["name"] = name
+        document["spec"] |= more
+        document["status"]["state"] = "running"
+        engine.observed.follow(1, [Stored(RUNS, name, document)])
+    engine.observed.catch_up()
+    engine.close()
+    result = swamp("doctor", "--json")
+    assert result.code == 0
+    nobody = "is recorded as running, but nobody serves this repository"
+    assert wrong(result) == [
+        ("warning", "runs", f"run own (w) {nobody}"),
+        ("warning", "runs", f"run r0 (w) {nobody}"),
+        ("warning", "runs", f"run r1 (w) (and 2 more) {nobody}"),
+    ]
+    out = swamp("doctor").out
+    assert "nothing: the next `swamp workflow run` or `swamp serve` ends it" in out
+    assert "start `swamp serve`: it goes on or ends then" in out
+    with RepositoryLock(repo):
+        found = wrong(swamp("doctor", "--json"))
+    assert [check for _, check, _ in found] == ["lock"], "somebody has them in hand"
+
+
+def test_folders_that_cannot_be_written_are_one_error(
+    opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    ((level, check, message),) = wrong(swamp("doctor", "--json"))
+    assert (level, check) == ("error", "permissions")
+    assert message.startswith(f"{opened.root} and ")
+    assert message.endswith(
+        f" more folders cannot be written: their permissions shut out this user"
+        f" (uid {os.geteuid()})"
+    )
+    closed = opened.observed("runs")
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)
+    ((_, _, message),) = wrong(swamp("doctor", "--json"))
+    assert message.startswith("datastore/observed/runs cannot be written: ")
+
+
 def test_little_room(opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil.disk_usage(opened.root).free
     monkeypatch.setattr(checkup_disk, "ROOM_WARNING_BYTES", free * 2)

@@ -48,6 +48,31 @@ def test_a_second_init_changes_nothing_and_mends_what_is_missing(
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ("init",), ("serve", "--port", "0"), ("doctor",), ("run", "list"), ("run", "prune"),
+        ("workflow", "run", "w"), ("workflow", "list"), ("model", "list"), ("queue", "pause"),
+        ("worker", "token", "create", "t", "--duration", "1h"), ("worker", "list"),
+        ("vault", "create", "local_encryption", "main"), ("access", "token", "list"),
+    ],
+)  # fmt: skip
+def test_a_repository_of_a_later_swamp_is_refused_and_left_alone(
+    repo: Layout, swamp: Any, command: tuple[str, ...]
+) -> None:
+    repo.marker.write_text("# Mine.\nversion: 9\n")
+    (repo.root / "workflows").rmdir()
+    before = contents(repo.root)
+    result = swamp(*command)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "Error: .swamp.yaml:2:1: version 9 of a repository is newer than this swamp knows (1):"
+        " upgrade swamp\n"
+    )
+    assert contents(repo.root) == before
+    assert not (repo.root / "workflows").exists()
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ("*.log\n", f"*.log\n{FIRST}"),

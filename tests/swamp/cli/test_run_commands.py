@@ -91,6 +91,23 @@ def test_without_a_server_watching_names_the_way_out(repo: Layout, swamp: Any) -
     )
 
 
+def test_without_a_server_a_run_is_not_cancelled_and_what_becomes_of_it_is_said(
+    repo: Layout, swamp: Any
+) -> None:
+    on_disk(repo, a_run("r-1"))
+    on_disk(repo, a_run("r-2", "running"))
+    ended = swamp("run", "cancel", "r-1", "--json")
+    assert (ended.code, ended.json["status"]) == (0, "failed")
+    live = swamp("run", "cancel", "r-2")
+    assert (live.code, live.out) == (1, "")
+    assert live.err == (
+        "Error: run r-2 is recorded as running, but nobody serves this repository: start"
+        " `swamp serve`, which goes on with it unless datastore/desired/runs/r-2.yaml has"
+        " `cancel: true`\n"
+    )
+    assert swamp("run", "cancel", "r-3").err == "Error: no run 'r-3'; see `swamp run list`\n"
+
+
 def test_a_refused_run_is_told_in_the_servers_words(scripted: Any, swamp: Any) -> None:
     refusal = {"error": "no workflow 'w'", "code": "workflow_not_found"}
     scripted.answers["POST", "/api/v1/runs"] = (404, refusal)
@@ -279,6 +296,53 @@ def test_a_run_that_was_pruned_is_told_by_its_story_also_by_a_server(
     assert swamp("run", "show", "old").out == "kind: RunStory\nrun: old\n"
 
 
+STORY = (
+    "kind: RunStory\nrun: old\nworkflow: w\nstate: {state}\nendedAt: 2026-11-29T12:00:00.000Z\n"
+    "durationMs: 3000\n"
+)
+GONE = {"error": "no run 'old'; see `swamp run list`", "code": "run_not_found"}
+
+
+def pruned(repo: Layout, state: str, more: str = "") -> str:
+    """How a run ended of which only the story is left."""
+    story: Path = repo.story_file("w", "old")
+    story.parent.mkdir(exist_ok=True)
+    story.write_text(STORY.format(state=state) + more)
+    return f"{state} at 2026-11-29T12:00:00.000Z after 3.0s; its story is in {repo.shown(story)}"
+
+
+def test_a_run_that_was_pruned_is_watched_to_its_end(
+    scripted: Any, repo: Layout, swamp: Any
+) -> None:
+    """Regression: `run watch` said that there was no such run."""
+    scripted.answers["GET", "/api/v1/runs/old"] = (404, GONE)
+    assert swamp("run", "watch", "old").err == f"Error: {GONE['error']}\n"
+    end = pruned(repo, "succeeded")
+    watched = swamp("run", "watch", "old")
+    assert (watched.code, watched.out) == (0, f"Run old (w) has ended: {end}\n")
+    end = pruned(repo, "failed", "failure: exited with code 7\n")
+    watched = swamp("run", "watch", "old")
+    assert (watched.code, watched.out) == (
+        1, f"Run old (w) has ended: {end}\nexited with code 7\n"
+    )  # fmt: skip
+    assert swamp("run", "watch", "old", "--json").json["state"] == "failed"
+
+
+@pytest.mark.parametrize("served", [True, False])
+def test_a_run_that_was_pruned_needs_no_cancelling(
+    request: pytest.FixtureRequest, repo: Layout, swamp: Any, served: bool
+) -> None:
+    if served:
+        scripted = request.getfixturevalue("scripted")
+        scripted.answers["POST", "/api/v1/runs/old/cancel"] = (404, GONE)
+    assert swamp("run", "cancel", "old").err == f"Error: {GONE['error']}\n"
+    end = pruned(repo, "failed")
+    cancelled = swamp("run", "cancel", "old")
+    assert (cancelled.code, cancelled.out) == (0, f"Run old (w) has already ended: {end}\n")
+    told = swamp("run", "cancel", "old", "--json").json
+    assert (told["status"], told["story"]) == ("failed", "datastore/history/w/old.yaml")
+
+
 @pytest.mark.parametrize("verb", ["show", "watch", "cancel"])
 def test_an_empty_id_is_wrong_usage(scripted: Any, swamp: Any, verb: str) -> None:
     result = swamp("run", verb, "")
@@ -299,7 +363,10 @@ def test_records_that_say_running_are_no_word_of_a_server(repo: Layout, swamp: A
     on_disk(repo, a_run("r-1"))
     assert swamp("run", "list").err == ""
     on_disk(repo, a_run("r-2", "running"))
-    remark = "no server is running: this is what the records say\n"
+    remark = (
+        "no server is running: this is what the records say, what is live in them goes on or ends"
+        " at the next start\n"
+    )
     assert swamp("run", "list").err == remark
     assert swamp("run", "show", "r-2").err == remark
     assert swamp("run", "show", "r-1").err == ""

@@ -174,6 +174,33 @@ def test_a_reason_is_said_once_for_all_steps_of_the_job_and_again_when_it_change
     ]
 
 
+def test_why_a_step_could_not_even_wait_is_said_when_it_fails() -> None:
+    """Regression: a placed step of a run without a server told its reason at the run's end."""
+    script = Script()
+    script.at(0, "run_started", run="r", workflow="w", jobs=["job"])
+    script.at(0, "job_started", job="job")
+    error = "needs a worker (labels pool=a): start `swamp serve`"
+    script.at(
+        0, "step_failed", job="job", step="s", durationMs=0, reason="not_started", error=error
+    )
+    assert script.shown[3:] == [
+        "    job │ failed s in 0.0s · 14:29:06 UTC",
+        f"    job │   {error}",
+    ]
+
+
+def test_a_step_that_somebody_cancelled_by_its_file_says_which() -> None:
+    script = Script()
+    script.at(0, "run_started", run="r", workflow="w", jobs=["job"])
+    script.at(0, "job_started", job="job")
+    error = "step job/s was cancelled by datastore/desired/leases/r.job.s.1.yaml"
+    script.at(1, "step_cancelled", job="job", step="s", durationMs=1000, error=error)
+    assert script.shown[3:] == [
+        "    job │ cancelled s after 1.0s · 14:29:07 UTC",
+        f"    job │   {error}",
+    ]
+
+
 def test_every_other_end_of_a_step_job_and_run() -> None:
     script = Script()
     script.at(0, "run_started", run="r", workflow="w", jobs=["build", "publish"])

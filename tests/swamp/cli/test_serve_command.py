@@ -1,5 +1,7 @@
 """`serve`: flags over environment over `.swamp.yaml` over defaults, reports to lines."""
 
+import logging
+import re
 from typing import Any
 
 import pytest
@@ -108,7 +110,18 @@ def test_reports_for_machines_are_compact_lines(
     assert swamp("serve", "--json").out == (
         '{"status":"listening","host":"h","port":1,"url":"http://h:1"}\n{"status":"stopped"}\n'
     )
-    assert swamp("serve").out == "Listening on http://h:1 (stop with Ctrl-C)\nStopped\n"
+
+
+def test_lines_for_people_begin_with_the_time_of_day(
+    repo: Layout, swamp: Any, started: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    result = swamp("serve")
+    said = re.sub(r"^\d\d:\d\d:\d\d ", "<time> ", result.out, flags=re.MULTILINE)
+    assert said == "<time> Listening on http://h:1 (stop with Ctrl-C)\n<time> Stopped\n"
+    (handler,) = logging.getLogger().handlers
+    warning = logging.makeLogRecord({"msg": "disk full", "levelno": logging.WARNING})
+    assert re.fullmatch(r"\d\d:\d\d:\d\d disk full", handler.format(warning))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_workers_from_records_look_like_the_seeds_sample(repo: Layout, swamp: An
         "NAME  STATUS  SLOTS  LABELS       PLATFORM/ARCH  LAST SEEN\n"
         "t1    busy    1/2    pool=worker  linux/x86_64   2026-10-10T14:29:05.251Z\n"
     )
-    assert result.err == "no server is running: this is what the records say\n"
+    assert result.err.startswith("no server is running: this is what the records say")
     assert swamp("worker", "list", "--json").err == swamp("worker", "list", "-q").err == ""
     shown = swamp("worker", "list", "--json").json
     assert shown["workers"][0]["activeDispatchIds"] == ["r.j.s.1"]
@@ -95,9 +95,31 @@ def test_the_queue_from_records_says_why(repo: Layout, swamp: Any) -> None:
     on_disk(repo, Record(PENDING, "r.j.s.1", "u", AT, spec, status))
     headers, row = swamp("worker", "queue").out.splitlines()
     assert headers.split("  ")[0] == "REQUIREMENT"
-    assert " ".join(headers.split()) == "REQUIREMENT STEP MODEL PRIO QUEUED AT AGE REASON"
-    assert row.startswith(f"pool=gpu     w/j/s  m      3     {AT}  ")
+    assert " ".join(headers.split()) == "REQUIREMENT RUN STEP MODEL PRIO QUEUED AT AGE REASON"
+    assert row.startswith(f"pool=gpu     r    w/j/s  m      3     {AT}  ")
     assert row.endswith("  0 of 0 workers fit")
+
+
+def test_two_runs_of_one_workflow_are_told_apart_in_the_queue(server: Any, swamp: Any) -> None:
+    item = {
+        "requirement": "pool=gpu", "workflowName": "w", "jobName": "j", "stepName": "s",
+        "model": "m", "priority": 3, "queuedAt": AT, "ageMs": 0, "reason": "full",
+    }  # fmt: skip
+    runs = ("01a2272d-5817-7772-9494-93d9d88bca27", "01a2272d-6000-7772-9494-93d9d88bca27")
+    server.answers["GET", "/api/v1/queue"] = (200, [{**item, "runId": run} for run in runs])
+    shown = [line.split()[1] for line in swamp("worker", "queue").out.splitlines()]
+    assert shown == ["RUN", "01a2272d-5817", "01a2272d-6000"]
+    twins = (runs[0], runs[0][:20] + "x")
+    server.answers["GET", "/api/v1/queue"] = (200, [{**item, "runId": run} for run in twins])
+    shown = [line.split()[1] for line in swamp("worker", "queue").out.splitlines()]
+    assert shown == ["RUN", runs[0][:21], twins[1]]
+
+
+def test_demand_without_a_server_says_what_it_needs(repo: Layout, swamp: Any) -> None:
+    refused = swamp("worker", "demand")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.startswith("Error: demand needs a server, which alone knows the workers")
+    assert "swamp worker queue" in refused.err
 
 
 def test_a_running_server_is_asked(server: Any, swamp: Any) -> None:

@@ -100,6 +100,12 @@ class Plane:
         async with self.http.put(f"{self.url}/{name}", data=data, headers=given) as answer:
             return answer.status, await answer.json()
 
+    async def get(self, name: str = "x", dispatch: str = "r.job.step.1") -> tuple[int, bytes]:
+        """Status and body of what a dispatch reads back."""
+        given = {"Authorization": f"Bearer {self.credentials.of(dispatch)}"}
+        async with self.http.get(f"{self.url}/{name}", headers=given) as answer:
+            return answer.status, await answer.read()
+
     def lease(self, name: str = "r.job.step.1") -> LeaseStatus:
         status = self.store.get(LEASES, name).status
         assert status is not None
@@ -246,6 +252,40 @@ async def test_an_upload_under_way_ends_with_its_lease(plane: Plane) -> None:
     assert putting.result()[1]["code"] == "dispatch_over"
     assert plane.stored() == []
     assert plane.outputs.written_by("r.job.step.1") == []
+
+
+async def test_a_dispatch_reads_back_what_it_put_last_and_nothing_of_others(plane: Plane) -> None:
+    leased(plane.store, "r.job.other.1")
+    await plane.put(data=b"one")
+    await plane.put(data=b"two")
+    await plane.put(data=b"other", dispatch="r.job.other.1")
+    assert await plane.get() == (200, b"two")
+    assert await plane.get(dispatch="r.job.other.1") == (200, b"other")
+    assert (await plane.get("y"))[0] == 404
+    assert (await plane.get(dispatch="r.job.nobody.1"))[0] == 409
+    outcome = Outcome(ok=True, reason="completed")
+    assert plane.leases.settle("w1", "r.job.step.1", outcome)
+    assert (await plane.get())[0] == 409
+
+
+async def test_an_upload_under_way_ends_with_a_probe_whose_records_are_gone(plane: Plane) -> None:
+    leased(plane.store, "probe.x.y.1")
+    go_on = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"a" * 100_000
+        await go_on.wait()
+        yield b"b"
+
+    async with asyncio.TaskGroup() as group:
+        putting = group.create_task(plane.put(data=body(), dispatch="probe.x.y.1"))
+        while not plane.stored():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        plane.store.commit(removals=[(PENDING, "probe.x.y.1")])
+        plane.store.commit(removals=[(LEASES, "probe.x.y.1")])
+        go_on.set()
+    assert putting.result()[1]["code"] == "dispatch_over"
+    assert plane.stored() == []
 
 
 async def test_an_upload_that_breaks_leaves_nothing(plane: Plane) -> None:

@@ -26,6 +26,7 @@ from swamp.serve.sessions import Rules, Sessions
 
 AT = "2026-11-29T12:00:00.000Z"
 DISPATCH = "r.j.s.1"
+ARRIVING_MOST = 20
 
 
 class AtOnce:
@@ -60,6 +61,7 @@ class Server:
         self.gone: asyncio.Queue[None] = asyncio.Queue()
         """Has something for each socket that the server is through with."""
         self.url = ""
+        self.gateway: Gateway
         self.http = aiohttp.ClientSession()
         clock = SystemClock()
         self.sessions = Sessions(self.store, self.log, Rules(60.0, {}, self._look))
@@ -102,7 +104,8 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
-    gateway = Gateway(made.sessions, enroll_within_s=0.3)
+    gateway = Gateway(made.sessions, enroll_within_s=0.3, arriving_most=ARRIVING_MOST)
+    made.gateway = gateway
 
     async def serve(request: web.Request) -> web.StreamResponse:
         try:
@@ -298,3 +301,24 @@ async def test_replies_for_the_lease_of_another_touch_nothing(
     assert server.store.get(LEASES, DISPATCH) == before
     assert server.log.pieces == []
     assert len([one for one in caplog.records if "ignored" in one.message]) == 1
+
+
+async def test_those_beyond_the_most_that_may_enroll_at_once_are_told_to_try_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.gateway, "_enroll_within_s", 60.0)
+    worker = await server.enrolled("box.secret")
+    idle = [await server.dial() for _ in range(ARRIVING_MOST)]
+    late = await server.dial()
+    await late.send_json(hello())
+    answer = json.loads((await late.receive()).data)
+    assert (answer["code"], answer["permanent"]) == ("too_many_at_once", False)
+    assert answer["retryAfterMs"] == 2_000
+    assert (await late.receive()).data == 4000
+    await worker.send_json({"type": "ping", "n": 7})
+    assert json.loads((await worker.receive()).data) == {"type": "pong", "n": 7}
+    # Whoever leaves or enrolls makes room for one more.
+    await idle[0].close()
+    await server.gone.get()
+    await server.gone.get()
+    await server.enrolled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal, shell
 
 from datastore.errors import SwampError
+from datastore.kinds import Call
 from swamp.protocol import (
     Accepted,
     Ack,
@@ -255,6 +257,28 @@ async def test_max_dispatches_and_idle_timeout_drain(
     assert await idle.exit_code() == 0
     assert idle.kinds().index("dispatch_finished") < idle.kinds().index("draining")
     assert idle.events[-1] == {"kind": "stopped", "reason": "idle-timeout"}
+
+
+async def test_a_probe_is_none_of_the_dispatches_that_a_worker_is_for(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start(max_dispatches=1)
+    socket = await orchestrator.enrolled()
+    asked = Call(
+        model_type="swamp/fleet-probe", model="fleet-probe", method="verify",
+        arguments={"probeMarker": "here", "outputs": ["probe-result"]},
+    )  # fmt: skip
+    await socket.send(shell("probe.x.1", "").model_copy(update={"call": asked}))
+    await accepted(socket, "probe.x.1")
+    outcome = (await socket.result("probe.x.1")).outcome
+    assert json.loads(outcome.stdout)["probeMarker"] == "here"
+    assert not outcome.ok, "it was told of no data plane"
+    assert "draining" not in worker.kinds()
+    await socket.send(shell("d1", "true"))
+    await accepted(socket, "d1")
+    assert (await socket.expect(Drain)).reason == "max-dispatches"
+    await socket.result("d1")
+    assert await worker.exit_code() == 0
 
 
 async def test_drain_before_the_first_enrollment_ends_at_once(
