@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from controllers.asked import asked
@@ -42,6 +43,9 @@ from datastore.store import Store
 
 EXPIRY_LOOK_MOST_S = 3600.0
 """Expiry is wall time: it is looked at again at least this often, in case the clock was set."""
+
+SHOWN_MOST = 10
+"""Names listed in one error; of more, those that are near to the one asked for."""
 
 
 class EnrollmentRefused(SwampError):
@@ -99,8 +103,10 @@ def token_named(store: Store, name: str) -> Token:
     """The token; NotFound with the names there are."""
     token = store.find(TOKENS, name)
     if token is None:
-        names = sorted(token.name for token in store.list(TOKENS))
-        raise NotFound(f"no enrollment token '{name}'; there are: {', '.join(names) or 'none'}")
+        names = sorted(store.names(TOKENS))
+        shown = names if len(names) <= SHOWN_MOST else get_close_matches(name, names, SHOWN_MOST)
+        known = ", ".join(shown) or (f"{len(names)} others" if names else "none")
+        raise NotFound(f"no enrollment token '{name}'; there are: {known}")
     return token
 
 

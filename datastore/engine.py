@@ -99,6 +99,16 @@ class OpenedEngine:
         """As `rescan`, but these files only. Blocks: run it in a thread."""
         return self.observed.look_at(paths)
 
+    def stored(self, kind: Kind[Any, Any], names: Iterable[str]) -> dict[str, bytes]:
+        """The JSON of those of the records that are finished, and in the index. Blocks.
+
+        DatastoreError while the disk refuses.
+        """
+        try:
+            return self.observed.finished(kind.folder, names)
+        except sqlite3.Error as error:
+            raise DatastoreError(f"the index cannot be read: {error}") from error
+
     def restore(self) -> list[str]:
         """Have journal and index written again where they were removed; which were. Blocks.
 

@@ -67,6 +67,16 @@ class Index:
         row = found.fetchone()
         return None if row is None else bytes(row[0])
 
+    def finished(self, kind: str, names: Iterable[str]) -> dict[str, bytes]:
+        """The documents, by name, of those of the records that are there and finished."""
+        found: dict[str, bytes] = {}
+        select = f'SELECT document FROM "{kind}" WHERE name = ? AND finished'
+        for name in names:
+            row = self._db.execute(select, (name,)).fetchone()
+            if row is not None:
+                found[name] = bytes(row[0])
+        return found
+
     def update(
         self,
         puts: Iterable[tuple[str, IndexRow]] = (),

@@ -127,6 +127,11 @@ class ObservedWriter:
         with self._files_lock:
             self._index.sync()
 
+    def finished(self, kind: str, names: Iterable[str]) -> dict[str, bytes]:
+        """The documents of finished records as the index has them. Blocks; any thread."""
+        with self._files_lock:
+            return self._index.finished(kind, names)
+
     def is_own(self, path: Path, stat: Stat) -> bool:
         """Whether that stat of that file is the one under which the server wrote it. Cheap."""
         return self._files.is_own(path, stat)

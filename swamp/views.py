@@ -6,10 +6,8 @@ so both always show the same. Keys whose value is unknown are left out.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +16,7 @@ from controllers.demand import Demand
 from controllers.placement import drains
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.kinds import Lease, Pause, Pending, Run, Step, Token, Worker
+from datastore.kinds import Lease, Pause, Pending, Token, Worker
 
 View = dict[str, Any]
 
@@ -29,16 +27,22 @@ def known(view: View) -> View:
 
 
 def worker_list(
-    workers: Iterable[Worker], live_leases: Iterable[Lease], show_all: bool = False
+    workers: Iterable[Worker],
+    live_leases: Iterable[Lease],
+    show_all: bool = False,
+    left_out: int = 0,
 ) -> View:
-    """`{workers, count, filteredDisconnectedCount?}` by name; disconnected ones with `show_all`."""
+    """`{workers, count, filteredDisconnectedCount?}` by name; disconnected ones with `show_all`.
+
+    `left_out`: disconnected ones beside the given.
+    """
     active: dict[str, list[str]] = defaultdict(list)
     for lease in live_leases:
         active[lease.spec.worker].append(lease.name)
     views = [_worker(worker, sorted(active[worker.name])) for worker in workers if worker.status]
     views.sort(key=lambda view: view["name"])
     shown = [view for view in views if show_all or view["status"] != "disconnected"]
-    hidden = len(views) - len(shown)
+    hidden = left_out + len(views) - len(shown)
     return known(
         {"workers": shown, "count": len(shown), "filteredDisconnectedCount": hidden or None}
     )
@@ -193,208 +197,6 @@ def _binding(worker: Worker) -> View:
     }
 
 
-def run_list(
-    runs: Iterable[Run],
-    *,
-    workflow: str | None = None,
-    status: str | None = None,
-    limit: int = 50,
-) -> View:
-    """`{runs: […]}`, newest first; of one workflow or in one status where given."""
-    chosen = [
-        run
-        for run in runs
-        if run.status is not None
-        and workflow in (None, run.spec.workflow)
-        and status in (None, run.status.state)
-    ]
-    chosen.sort(key=lambda run: (run.created_at, run.name), reverse=True)
-    return {"runs": [run_item(run) for run in chosen[:limit]]}
-
-
-def run_item(run: Run) -> View:
-    """One run as a list shows it."""
-    status = run.status
-    assert status is not None
-    return known(
-        {
-            "runId": run.name,
-            "workflowName": run.spec.workflow,
-            "workflowId": run.spec.workflow_id,
-            "status": status.state,
-            "startedAt": status.started_at,
-            "completedAt": status.ended_at,
-            "durationMs": status.duration_ms,
-            "counts": status.counts.document(),
-            "failureReason": status.failure,
-        }
-    )
-
-
 def milliseconds(start: str, end: datetime) -> int:
     """From a record's time to a moment, milliseconds."""
     return round((end - parse_stamp(start)).total_seconds() * 1000)
-
-
-def run_view(
-    run: Run, steps: Iterable[Step], pendings: Iterable[Pending], leases: Iterable[Lease]
-) -> View:
-    """The whole run, jobs and steps in the order of its workflow definition.
-
-    Copies that `forEach` made follow their template, which is itself shown only while there is no
-    copy of it or when it has an end of its own.
-    """
-    jobs = _facts(steps, pendings, leases)
-    status = run.status
-    assert status is not None
-    view = {
-        "id": run.name,
-        "workflowId": run.spec.workflow_id,
-        "workflowName": run.spec.workflow,
-        "inputs": run.spec.inputs,
-        "status": status.state,
-        "startedAt": status.started_at,
-        "completedAt": status.ended_at,
-        "durationMs": status.duration_ms,
-        "counts": status.counts.document(),
-        "jobs": [
-            {
-                "name": job["name"],
-                "status": status.jobs.get(job["name"], "pending"),
-                "steps": _job_steps(job, jobs[job["name"]]),
-            }
-            for job in run.spec.definition.get("jobs", [])
-        ],
-        "failureReason": status.failure,
-        "desiredFile": desired_file(status.desired),
-    }
-    return known(view)
-
-
-@dataclass(slots=True)
-class _Facts:
-    """What is recorded about one step: its record, its live lease, its live pending dispatch."""
-
-    step: Step | None = None
-    lease: Lease | None = None
-    pending: Pending | None = None
-
-
-def _facts(
-    steps: Iterable[Step], pendings: Iterable[Pending], leases: Iterable[Lease]
-) -> dict[str, dict[str, _Facts]]:
-    """By job, then step."""
-    jobs: dict[str, dict[str, _Facts]] = defaultdict(lambda: defaultdict(_Facts))
-    for step in steps:
-        jobs[step.spec.job][step.spec.step].step = step
-    for lease in leases:
-        if lease.live:
-            jobs[lease.spec.job][lease.spec.step].lease = lease
-    for pending in pendings:
-        if pending.live:
-            jobs[pending.spec.job][pending.spec.step].pending = pending
-    return jobs
-
-
-def _job_steps(job: View, found: dict[str, _Facts]) -> list[View]:
-    written: list[View] = job.get("steps", [])
-    names = {step["name"] for step in written}
-    copies: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(found.keys() - names, key=_natural):
-        copies[_template(name, found[name], written)].append(name)
-    views = []
-    for template in [step["name"] for step in written]:
-        made = copies.pop(template, [])
-        if template in found or not made:
-            views.append(_step(template, found.get(template, _Facts()), None))
-        views += [_step(name, found[name], template) for name in made]
-    unwritten = [name for names_left in copies.values() for name in names_left]
-    return views + [_step(name, found[name], None) for name in unwritten]
-
-
-def _template(name: str, facts: _Facts, written: list[View]) -> str:
-    """The written step that this copy comes from.
-
-    Only a step's own record says so; before it exists the copy goes to the `forEach` step whose
-    name it begins with.
-    """
-    if facts.step is not None and facts.step.spec.template is not None:
-        return facts.step.spec.template
-    loops = [step["name"] for step in written if "forEach" in step]
-    fixed = {loop: loop.partition("${{")[0] for loop in loops}
-    fitting = [loop for loop in loops if name.startswith(fixed[loop])] or loops
-    return max(fitting, key=lambda loop: len(fixed[loop]), default=name)
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """A key that puts `probe-2` before `probe-10`."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
-
-
-def _step(name: str, facts: _Facts, template: str | None) -> View:
-    view: View = {"name": name, "template": template, "status": "pending"}
-    if facts.step is not None:
-        view |= _step_record(facts.step)
-    if view["status"] in ("pending", "waiting") and facts.pending is not None:
-        view |= _waiting(facts.pending)
-    if view["status"] in ("pending", "waiting") and facts.lease is not None:
-        view |= _leased(facts.lease)
-    return known(view)
-
-
-def _waiting(pending: Pending) -> View:
-    reason = None if pending.status is None else pending.status.reason
-    return {
-        "status": "waiting",
-        "reason": reason,
-        "episodes": pending.spec.episode,
-        "waitedS": pending.spec.waited_before_s or None,
-        "model": pending.spec.call.model,
-        "methodName": pending.spec.call.method,
-    }
-
-
-def _leased(lease: Lease) -> View:
-    status = lease.status
-    return {
-        "status": "running",
-        "reason": None,
-        "worker": lease.spec.worker,
-        "startedAt": None if status is None else status.bound_at,
-        "model": lease.spec.model,
-        "methodName": lease.spec.method,
-    }
-
-
-def _step_record(step: Step) -> View:
-    spec, status = step.spec, step.status
-    if status is None:
-        return {}
-    view: View = {
-        "status": status.state,
-        "worker": status.worker,
-        "startedAt": status.started_at,
-        "completedAt": status.ended_at,
-        "durationMs": None,
-        "waitedS": status.waited_s or None,
-        "episodes": status.episodes or None,
-        "error": status.error,
-        "allowedFailure": status.allowed_failure or None,
-        "outputs": [one.document() for one in status.outputs or ()] or None,
-    }
-    if spec.call is not None:
-        view |= {"model": spec.call.model, "methodName": spec.call.method}
-    if status.started_at is not None and status.ended_at is not None:
-        view["durationMs"] = milliseconds(status.started_at, parse_stamp(status.ended_at))
-    outcome = status.outcome
-    if outcome is not None:
-        view |= {
-            "reason": outcome.reason,
-            "exitCode": outcome.exit_code,
-            "signal": outcome.signal,
-            "stdout": outcome.stdout or None,
-            "stderr": outcome.stderr or None,
-        }
-    return view

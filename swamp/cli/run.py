@@ -199,7 +199,7 @@ def _recorded_runs(
 ) -> dict[str, Any]:
     from datastore.kinds import RUNS
     from datastore.reader import read_records
-    from swamp.views import run_list
+    from swamp.run_views import run_list
 
     runs = read_records(layout, RUNS)
     return run_list(runs, workflow=workflow, status=status, limit=limit)
@@ -231,7 +231,7 @@ def _recorded_run(layout: Layout, prefix: str) -> dict[str, Any] | None:
     """The run with that id, or the only one whose id begins so."""
     from datastore.kinds import LEASES, PENDING, STEPS
     from datastore.reader import read_records
-    from swamp.views import run_view
+    from swamp.run_views import run_view
 
     run = _found_run(layout, prefix)
     if run is None:

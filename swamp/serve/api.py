@@ -14,7 +14,7 @@ from aiohttp import web
 from controllers.retention import Keep
 from datastore.clock import stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
-from swamp import __version__, tokens, views
+from swamp import __version__, run_views, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
@@ -130,7 +130,7 @@ class Api:
             found.append(run)
             if len(found) == int(limit):
                 break
-        return await told(self._store, views.run_list(found))
+        return await told(self._store, run_views.run_list(found))
 
     async def start_run(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
@@ -155,7 +155,7 @@ class Api:
         steps = store.by(STEPS, "run", run.name)
         pendings = store.by(PENDING, "run", run.name)
         leases = store.by(LEASES, "run", run.name)
-        return await told(self._store, views.run_view(run, steps, pendings, leases))
+        return await told(self._store, run_views.run_view(run, steps, pendings, leases))
 
     async def cancel_run(self, request: web.Request) -> web.Response:
         run = self._find_run(request)

@@ -8,7 +8,6 @@ outside is, a *front* says: addresses for everybody (`app`), or one run and the 
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -45,6 +44,7 @@ from swamp.serve.credentials import Credentials
 from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
 from swamp.serve.death_reports import DeathReports
 from swamp.serve.dispatch_secrets import DispatchSecrets
+from swamp.serve.housekeeping import Housekeeping
 from swamp.serve.local_executor import LocalRunner
 from swamp.serve.metrics import Metrics
 from swamp.serve.metrics_export import export_metrics
@@ -185,8 +185,6 @@ class Orchestrator:
             received=observer.received,
             only_run=self._options.only_run,
         )
-        gc.collect()
-        gc.freeze()
         try:
             async with data.on_loopback() as data_url, asyncio.TaskGroup() as group:
                 private = PrivateFolder(layout, self._lock, engine, events)
@@ -195,6 +193,7 @@ class Orchestrator:
                     private.keep(),
                     runner.run(data_url),
                     self._say_alive(store),
+                    Housekeeping(store, engine.stored).run(),
                     observer.watch_loop(),
                     export_metrics(Metrics(served)),
                 )

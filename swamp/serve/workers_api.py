@@ -36,8 +36,11 @@ class WorkersApi:
 
     async def workers(self, request: web.Request) -> web.Response:
         show_all = request.query.get("all") in ("1", "true")
-        workers = self._store.list(WORKERS)
-        listed = views.worker_list(workers, self._store.live(LEASES), show_all)
+        store = self._store
+        # Those that went away may be tens of thousands: they are counted, and read if asked for.
+        workers = store.list(WORKERS) if show_all else store.live(WORKERS)
+        left_out = 0 if show_all else store.count(WORKERS) - store.live_count(WORKERS)
+        listed = views.worker_list(workers, store.live(LEASES), show_all, left_out)
         now = self._served.clock.now()
         for worker in listed["workers"]:
             silent_s = self._served.silent_s(worker["name"])

@@ -37,7 +37,8 @@ from datastore.kinds import (
     WorkerStatus,
 )
 from datastore.record import Record
-from swamp.views import queue_list, run_list, run_view, token_list, worker_list
+from swamp.run_views import run_list, run_view
+from swamp.views import queue_list, token_list, worker_list
 
 AT = "2026-11-29T10:00:00.000Z"
 NOW = datetime(2026, 11, 29, 10, 0, 30, tzinfo=UTC)

@@ -1,0 +1,97 @@
+"""Memory of the server, kept small and without pauses.
+
+What belongs to a run that has ended is kept as the JSON it was stored as, once the index has it.
+
+A full collection looks at every object there is, and stops everything meanwhile: with some 100,000
+records in memory for half a second. So the collector looks by itself only at what is new; what has
+grown old is frozen in small steps, and looked at once more when a large run has made room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from datastore.errors import DatastoreError
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS
+from datastore.record import Kind
+from datastore.store import Store
+
+log = logging.getLogger(__name__)
+
+Stored = Callable[[Kind[Any, Any], Iterable[str]], dict[str, bytes]]
+
+EVERY_S = 5.0
+SLICE = 500
+"""Records read from the index, or swapped, before others get their turn."""
+
+YOUNG, MIDDLE = 5_000, 10
+"""Objects made before the young are looked at, and such looks before the middle-aged are."""
+NEVER = 1_000_000_000
+FREEZE_AT = 50_000
+"""New objects after which the old are frozen: what is still to be looked at stays few."""
+THAW_AT = 20_000
+"""Records put away since, after which everything is looked at once."""
+
+
+class Housekeeping:
+    """Watches runs end. `stored` reads documents from the index, in a thread."""
+
+    def __init__(self, store: Store, stored: Stored) -> None:
+        self._store = store
+        self._stored = stored
+        self._ended: dict[str, None] = {}
+        self._put_away = 0
+        store.watch(RUNS, self._run_changed)
+
+    def _run_changed(self, name: str) -> None:
+        if self._store.is_finished(RUNS, name):
+            self._ended[name] = None
+
+    async def run(self) -> None:
+        """Tidy up until cancelled."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(YOUNG, MIDDLE, NEVER)
+        while True:
+            await asyncio.sleep(EVERY_S)
+            ended, self._ended = self._ended, {}
+            try:
+                for run in ended:
+                    await self._put_run_away(run)
+            except DatastoreError as error:
+                log.warning("finished records stay in memory for now: %s", error)
+                self._ended = {**ended, **self._ended}
+            self._collect()
+
+    async def _put_run_away(self, run: str) -> None:
+        for kind in (STEPS, PENDING, LEASES):
+            names = self._store.names_by(kind, "run", run)
+            for start in range(0, len(names), SLICE):
+                some = names[start : start + SLICE]
+                documents = await asyncio.to_thread(self._stored, kind, some)
+                for name, document in documents.items():
+                    self._store.compact(kind, name, document)
+                self._put_away += len(documents)
+                if len(documents) < len(some):
+                    # Files and index follow a little later than memory: the rest comes next time.
+                    self._ended[run] = None
+
+    def _collect(self) -> None:
+        if self._put_away >= THAW_AT:
+            self._put_away = 0
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+        elif _new_objects() >= FREEZE_AT:
+            gc.collect(1)
+            gc.freeze()
+
+
+def _new_objects() -> int:
+    """At most so many objects more than after the last freeze."""
+    young, middle, old = gc.get_count()
+    return young + YOUNG * (middle + MIDDLE * old)

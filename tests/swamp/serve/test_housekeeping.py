@@ -1,0 +1,85 @@
+"""What belongs to an ended run is kept as bytes, and reads as before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from datastore.journal import Op
+from datastore.kinds import KINDS, LEASES, PENDING, RUNS, STEPS
+from datastore.kinds.run import Run, RunSpec, RunStatus, StepSpec, StepStatus
+from datastore.record import Kind, Record
+from datastore.sqlite_file import to_json
+from datastore.store import Store
+from swamp.serve import housekeeping
+from swamp.serve.housekeeping import Housekeeping
+
+AT = "2026-11-29T12:00:00.000Z"
+
+
+class NoJournal:
+    trouble = None
+
+    def append(self, ops: tuple[Op, ...], on_durable: Any = None) -> None:
+        if on_durable is not None:
+            on_durable()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(housekeeping, "EVERY_S", 0.001)
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def run_of(state: str) -> Run:
+    spec = RunSpec(workflow="w", workflow_id="i", definition={})
+    status = RunStatus.model_validate({"state": state, "started_at": AT})
+    return Record(RUNS, "r", "r", AT, spec, status)
+
+
+def step(name: str) -> Record[Any, Any]:
+    spec = StepSpec(run="r", workflow="w", job="j", step=name)
+    return Record(STEPS, f"r.j.{name}", name, AT, spec, StepStatus(state="succeeded"))
+
+
+async def test_finished_records_become_bytes_once_the_index_has_them() -> None:
+    store = Store(KINDS.values(), NoJournal())
+    index: dict[str, bytes] = {}
+
+    def stored(kind: Kind[Any, Any], names: Iterable[str]) -> dict[str, bytes]:
+        return {name: index[name] for name in names if name in index}
+
+    task = asyncio.get_running_loop().create_task(Housekeeping(store, stored).run())
+    store.commit([run_of("running"), step("a"), step("b")])
+    store.commit([store.get(RUNS, "r").with_status(run_of("succeeded").status)])
+    rows = store._tables[STEPS.folder].rows
+    before = [store.get(STEPS, name) for name in ("r.j.a", "r.j.b")]
+    try:
+        for name, record in zip(("r.j.a", "r.j.b"), before, strict=True):
+            index[name] = to_json(record.document())
+            async with asyncio.timeout(5):
+                while not isinstance(rows[name], bytes):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+    finally:
+        task.cancel()
+    for record in before:
+        assert store.get(STEPS, record.name).document() == record.document()
+    assert store.names_by(STEPS, "run", "r") == ("r.j.a", "r.j.b")
+    assert not store.live(PENDING)
+    assert not store.live(LEASES)
+
+
+async def test_a_record_that_lives_or_is_gone_is_left_alone() -> None:
+    store = Store(KINDS.values(), NoJournal())
+    store.commit([run_of("running")])
+    store.compact(RUNS, "r", b"{}")
+    store.compact(RUNS, "gone", b"{}")
+    assert store.get(RUNS, "r").live
+    assert store.find(RUNS, "gone") is None
