@@ -3,15 +3,16 @@
 While it lives, a dispatch may read back what it has put, and nothing else, by a `GET` there.
 
 Makes true: the lease says that it wrote, durably, before the first byte is stored (promise 2); an
-output is whole and durable before it is acknowledged; a broken upload leaves nothing. A body is
-never in memory as a whole, and every touch of the disk is in a thread.
+output is whole and durable before it is acknowledged; a broken upload leaves nothing, nor does one
+with a secret in it that its dispatch knows. A body is never in memory as a whole, and every touch of
+the disk is in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from datastore.kinds import LEASES, PENDING, STEPS, Call
 from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
 from datastore.record import Kind
 from datastore.store import Store
+from swamp.execute.redaction import SecretScan
 from swamp.protocol import DATA_PATH
 from swamp.serve.answers import ApiError, durable, errors_as_json, refuse_if_degraded
 from swamp.serve.credentials import Credentials
@@ -61,10 +63,12 @@ class DataPlane:
         self._clock = clock
         self._most_bytes = most_bytes
         self._leases: LeaseController
+        self._scan: Callable[[str], SecretScan]
 
-    def bind(self, leases: LeaseController) -> None:
-        """Tie it to the controller that marks leases."""
+    def bind(self, leases: LeaseController, scan: Callable[[str], SecretScan]) -> None:
+        """Tie it to the controller that marks leases, and to what knows a dispatch's secrets."""
         self._leases = leases
+        self._scan = scan
 
     def routes(self) -> list[web.RouteDef]:
         """The routes; they ask for a dispatch's credential and for no other."""
@@ -163,8 +167,9 @@ class DataPlane:
         try:
             upload = await asyncio.to_thread(files.begin)
             try:
-                await self._take(request, upload, writer, name)
                 given = request.headers.get("Content-Type", DEFAULT_TYPE)[:200]
+                _refuse_secret(self._scan(origin.dispatch).feed(given.encode()), name)
+                await self._take(request, upload, writer, name)
                 at = stamp(self._clock.now())
                 stored = await asyncio.to_thread(files.keep, upload, origin, name, given, at)
             except BaseException:
@@ -183,11 +188,13 @@ class DataPlane:
         return stored
 
     async def _take(self, request: web.Request, upload: Upload, writer: Writer, name: str) -> None:
+        scan = self._scan(writer.origin.dispatch)
         while data := await self._piece(request, name):
             if not self._lives(writer.origin.dispatch):
                 raise _over(writer.origin.dispatch)
             if upload.size + len(data) > self._most_bytes:
                 raise self._too_large(name)
+            _refuse_secret(await asyncio.to_thread(scan.feed, data), name)
             await asyncio.to_thread(upload.write, data)
 
     @staticmethod
@@ -218,6 +225,12 @@ def _refuse_undeclared(name: str, writer: Writer) -> None:
     declares = f"declares: {listed}" if listed else "declares none: add `outputs: [NAME]` to it"
     message = f"step '{writer.origin.step}' declares no output '{name[:80]}'; it {declares}"
     raise ApiError(400, "undeclared_output", message)
+
+
+def _refuse_secret(found: str | None, name: str) -> None:
+    if found is not None:
+        message = f"output '{name}' holds {found}; outputs are not for secrets"
+        raise ApiError(422, "secret_in_output", message)
 
 
 def _over(dispatch: str) -> ApiError:

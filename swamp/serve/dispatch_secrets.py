@@ -1,7 +1,8 @@
 """What only one dispatch may know, from its start to its end: its credential, and secrets.
 
 Makes true: secrets are read when a dispatch leaves and kept in memory only, to mask them in all
-that comes back; after a restart they are read again for what still runs.
+that comes back and to know them in its outputs; after a restart they are read again for what still
+runs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from controllers.expression_references import SecretRef, secrets_in
 from datastore.errors import NotFound, SwampError
 from datastore.kinds import Call
-from swamp.execute.redaction import Redactor
+from swamp.execute.redaction import Redactor, SecretScan
 from swamp.execute.secret_arguments import filled
 from swamp.serve.credentials import Credentials
 
@@ -47,6 +48,7 @@ class DispatchSecrets:
         self._credentials = credentials
         self._read = read
         self._redactors: dict[str, Redactor] = {}
+        self._values: dict[str, dict[SecretRef, str]] = {}
 
     def open(self, dispatch: str, call: Call) -> Opened:
         """The call with its secrets; SwampError without one of them. Blocks if it asks for any."""
@@ -55,6 +57,7 @@ class DispatchSecrets:
         credential = self._credentials.of(dispatch) if self._credentials is not None else ""
         secrets = tuple(values.values())
         if secrets:
+            self._values[dispatch] = values
             self._redactors[dispatch] = Redactor([*secrets, credential])
         return Opened(filled(call, values) if asked else call, credential, secrets)
 
@@ -73,7 +76,7 @@ class DispatchSecrets:
         for dispatch, call in calls.items():
             opened = self._try(dispatch, call)
             if isinstance(opened, SwampError):
-                log.warning("output of %s is masked by its worker alone: %s", dispatch, opened)
+                log.warning("its worker alone knows the secrets in the output of %s: %s", dispatch, opened)
 
     def check(self, call: Call) -> None:
         """SwampError when the call asks for what is not there. Blocks if it asks for any."""
@@ -89,9 +92,20 @@ class DispatchSecrets:
             known = self._redactors[dispatch] = Redactor(mine)
         return known
 
+    def scan(self, dispatch: str) -> SecretScan:
+        """Knows what the dispatch may know in one of its outputs."""
+        known = {
+            f"the secret '{ref.key}' of vault '{ref.vault}'": value
+            for ref, value in self._values.get(dispatch, {}).items()
+        }
+        if self._credentials is not None:
+            known["the credential of its dispatch"] = self._credentials.of(dispatch)
+        return SecretScan(known)
+
     def forget(self, dispatch: str) -> None:
         """The dispatch has ended."""
         self._redactors.pop(dispatch, None)
+        self._values.pop(dispatch, None)
 
     def _try(self, dispatch: str, call: Call) -> Opened | SwampError:
         try:

@@ -21,6 +21,7 @@ from swamp.execute.calls import ShellCall
 from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
+from swamp.execute.scratch import take_scratch
 from swamp.execute.streams import StreamName
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.output_log import OutputLog
@@ -57,14 +58,18 @@ class LocalRunner:
         Steps put their outputs at `data_url`.
         """
         self._data_url = data_url
-        self._scratch.mkdir(parents=True, exist_ok=True)
-        self._host = Host(scratch=self._scratch, watch=self._guard)
-        async with self._guard.running(), asyncio.TaskGroup() as group:
-            self._group = group
-            for start in self._waiting:
-                start()
-            self._waiting.clear()
-            await asyncio.Event().wait()
+        # What an earlier server ran is ended, should it have died together with its guard.
+        scratch = await asyncio.to_thread(take_scratch, self._scratch)
+        self._host = Host(scratch.folder, self._guard, family=scratch.family)
+        try:
+            async with self._guard.running(), asyncio.TaskGroup() as group:
+                self._group = group
+                for start in self._waiting:
+                    start()
+                self._waiting.clear()
+                await asyncio.Event().wait()
+        finally:
+            await asyncio.to_thread(scratch.remove)
 
     def running(self, step: str) -> bool:
         return step in self._running
@@ -98,7 +103,7 @@ class LocalRunner:
             self._finish(name, Outcome(ok=False, reason="start_failed", error=str(error)))
             return
         # `git clean -fdx` may have removed it since the start.
-        await asyncio.to_thread(self._scratch.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._host.scratch.mkdir, parents=True, exist_ok=True)
         execution = Execution(order, self._sink(step), self._host)
         self._running[name] = execution
         if name in self._stopped:

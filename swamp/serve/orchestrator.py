@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,6 +66,10 @@ NEEDS_SERVE = (
 )
 
 
+SWITCH_S = 0.0005
+"""How long a thread that computes keeps the interpreter from another that wants it: the journal's
+thread wants it after each sync, and the event loop after each system call, while others wait."""
+
 ALIVE_EVERY_S = 2.0
 """How often the lock's file says that this process lives, while steps wait."""
 
@@ -117,6 +122,7 @@ class Orchestrator:
     async def run(self) -> None:
         """From opening the repository to its clean close."""
         self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
+        sys.setswitchinterval(SWITCH_S)
         store, engine, found = await asyncio.to_thread(open_store, self._layout)
         engine.start(asyncio.get_running_loop())
         try:
@@ -164,7 +170,7 @@ class Orchestrator:
         runner = LocalRunner(store, events, layout.private / "scratch", secrets)
         manager = self._manager(store, sessions, events, runner, catalog, probes)
         sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
-        data.bind(manager.leases)
+        data.bind(manager.leases, secrets.scan)
         runner.bind(manager.runs.local_ended)
         manager.runs.tell_again(untold)
         served = Served(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 import uuid
@@ -39,7 +38,9 @@ def test_after_a_while_any_pid_may_be_younger(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("age_s", [0.0, 1e6], ids=["by pid", "by a look at all"])
 def test_a_marked_process_is_found_and_others_are_left_alone(age_s: float) -> None:
     mark = uuid.uuid4().hex
-    before = Birth(os.getpid(), time.monotonic() - age_s)
+    elder = subprocess.Popen(["true"])
+    before = Birth(elder.pid, time.monotonic() - age_s)
+    elder.wait()
     ours = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: mark})
     other = subprocess.Popen(["sleep", "60"], env={MARK_VARIABLE: mark + "x"})
     try:
