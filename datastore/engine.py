@@ -200,6 +200,7 @@ class _Opening:
         self._report = engine.report
 
     def run(self) -> None:
+        remove_temps(self._layout.temps)
         replay = Replay.of(self._engine.journal.rows())
         rows = self._index_rows()
         for folder, kind in self._kinds.items():

@@ -182,8 +182,10 @@ class FileWatch:
             self.apply(await asyncio.to_thread(self._desired.refresh, chunk))
 
     async def _look_at_observed(self, batch: set[tuple[Change, str]]) -> None:
-        paths = [Path(path) for _, path in batch]
-        self._tell_put_back(await asyncio.to_thread(self._observed.look_at, paths))
+        def look() -> RescanReport:
+            return self._observed.look_at(Path(path) for _, path in batch)
+
+        self._tell_put_back(await asyncio.to_thread(look))
 
     # -- rescans ---------------------------------------------------------------------------------
 

@@ -50,22 +50,23 @@ def stat_of(path: str | Path) -> Stat | None:
     return None if found is None else _stat(found)
 
 
-def write(path: str | Path, data: bytes) -> Stat:
+def write(path: str | Path, data: bytes, aside: str | Path | None = None) -> Stat:
     """Put `data` at `path`, whatever is there, keeping its mode bits.
+
+    It is written to another file first, in the folder `aside` where that is on the same file
+    system, so that whoever watches the folder of `path` hears of it once; else beside it.
 
     The answer is the stat the file has at `path`, taken before anybody could see it there: a
     watcher that finds this stat knows its own write. OSError leaves the old file and no other.
     """
     current = _regular(path)
+    if aside is not None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            temp, stat = _write_beside(path, data, current, folder=aside)
+            if _moved(temp, path, current is not None):
+                return stat
     temp, stat = _write_beside(path, data, current)
-    try:
-        # An exchange with a folder would succeed, a rename onto one fails as it should.
-        if current is None or not _exchanged(temp, path):
-            with _told_as(path):
-                os.replace(temp, path)
-    finally:
-        # After an exchange this is the displaced file, after an error ours, else nothing.
-        remove(temp)
+    _moved(temp, path, current is not None, may_cross=False)
     return stat
 
 
@@ -96,7 +97,7 @@ def swap_if_unchanged(path: str | Path, data: bytes, expected: bytes) -> bool:
     current = _regular(path)
     if current is None:
         return False
-    temp, _ = _write_beside(path, data, current, suffix=".swap", durable=True)
+    temp, _ = _write_beside(path, data, current, swap=True)
     try:
         exchanged = _exchanged(temp, path)
         swapped = exchanged or _replaced(temp, path, expected)
@@ -174,25 +175,51 @@ def _write_beside(
     path: str | Path,
     data: bytes,
     replaced: os.stat_result | None,
-    suffix: str = ".tmp",
-    durable: bool = False,
+    *,
+    swap: bool = False,
+    folder: str | Path | None = None,
 ) -> tuple[str, Stat]:
-    """A finished file in the folder of `path`, with the mode bits of the one it replaces."""
+    """A finished file with the mode bits of the one it replaces, in its folder or in another.
+
+    `swap`: durable, and named as what must not be swept away unseen.
+    """
     with _told_as(path):
-        temp, handle = _create_beside(path, suffix)
+        temp, handle = _create_in(folder or os.path.dirname(path), ".swap" if swap else ".tmp")
+        try:
+            try:
+                _write_all(handle, data)
+                if replaced is not None:
+                    _look_like(handle, replaced)
+                if swap:
+                    os.fsync(handle)
+                stat = _stat(os.fstat(handle))
+            finally:
+                os.close(handle)
+        except BaseException:
+            remove(temp)
+            raise
+    return temp, stat
+
+
+def _moved(temp: str, path: str | Path, replaces: bool, *, may_cross: bool = True) -> bool:
+    """Put a finished file in its place; False, and it is gone, if that is on another disk."""
     try:
-        with _told_as(path), open(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            if replaced is not None:
-                _look_like(handle, replaced)
-            if durable:
-                os.fsync(handle)
-            stat = _stat(os.fstat(handle))
+        # An exchange with a folder would succeed, a rename onto one fails as it should.
+        if replaces and _exchanged(temp, path):
+            # Now it is the displaced file.
+            remove(temp)
+        else:
+            with _told_as(path):
+                os.replace(temp, path)
+    except OSError as error:
+        remove(temp)
+        if may_cross and error.errno == errno.EXDEV:
+            return False
+        raise
     except BaseException:
         remove(temp)
         raise
-    return temp, stat
+    return True
 
 
 def _write_all(handle: int, data: bytes) -> None:
@@ -219,8 +246,7 @@ def _told_as(path: str | Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
-def _create_beside(path: str | Path, suffix: str) -> tuple[str, int]:
-    folder = os.path.dirname(path)
+def _create_in(folder: str | Path, suffix: str) -> tuple[str, int]:
     for number in _numbers:
         temp = os.path.join(folder, f".{os.getpid()}-{number}{suffix}")
         # Left by an earlier process with the same pid: take the next number.

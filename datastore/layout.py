@@ -80,6 +80,11 @@ class Layout:
         return self.private / "logs"
 
     @property
+    def temps(self) -> Path:
+        """Where files of `observed/` are written before they are put in their place."""
+        return self.private / "tmp"
+
+    @property
     def data(self) -> Path:
         return self.private / "data"
 
@@ -121,7 +126,7 @@ def create_folders(layout: Layout) -> None:
     """Make every folder of the repository that is missing; existing ones stay as they are."""
     for folder in (layout.models, layout.workflows, layout.vaults, layout.history):
         folder.mkdir(parents=True, exist_ok=True)
-    for folder in (layout.private, layout.events, layout.logs, layout.data):
+    for folder in (layout.private, layout.events, layout.logs, layout.data, layout.temps):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for kind in KINDS:
         ensure_folder(layout.observed(kind), IGNORE_ALL)

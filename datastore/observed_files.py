@@ -83,10 +83,10 @@ class ObservedFiles:
             text = json.dumps(document, indent=2) + "\n"
         data = text.encode()
         try:
-            return files.write(path, data)
+            return files.write(path, data, self._layout.temps)
         except FileNotFoundError:
             files.ensure_folder(path.parent, IGNORE_ALL)
-            return files.write(path, data)
+            return files.write(path, data, self._layout.temps)
 
     def _write_story(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
