@@ -14,7 +14,7 @@ from datastore.desired import digest_of
 from datastore.errors import DatastoreError
 from datastore.layout import Layout
 from datastore.record import API_VERSION, Kind, is_record_name
-from datastore.yaml_edit import Scalar, new_file, set_field
+from datastore.yaml_edit import Scalar, clear_field, new_file, set_field
 
 SWAP_ATTEMPTS = 20
 
@@ -32,8 +32,9 @@ def ask(
 ) -> str:
     """Set fields of `spec` in the desired file of a record, made if missing; its digest.
 
-    Names as in files (`maxEnrollments`). InvalidFile for a file that cannot be edited safely.
-    A mapping is written into a new file only: people edit those by hand.
+    Names as in files (`maxEnrollments`). None: where the file says something of it, that becomes
+    null. InvalidFile for a file that cannot be edited safely. A mapping is written into a new file
+    only: people edit those by hand.
     """
     if not is_record_name(name):
         raise CannotAsk(f"'{name}' cannot be the name of a record")
@@ -42,7 +43,7 @@ def ask(
         "apiVersion": API_VERSION,
         "kind": kind.title,
         "metadata": {"name": name},
-        "spec": dict(fields),
+        "spec": {field: value for field, value in fields.items() if value is not None},
     }
     made = new_file(document, comment).encode()
     for _ in range(SWAP_ATTEMPTS):
@@ -54,7 +55,9 @@ def ask(
             continue
         after = before.decode(errors="replace")
         for field, value in fields.items():
-            if not isinstance(value, dict):
+            if value is None:
+                after = clear_field(after, ("spec", field), layout.shown(path))
+            elif not isinstance(value, dict):
                 after = set_field(after, ("spec", field), value, layout.shown(path))
         if files.swap_if_unchanged(path, after.encode(), before):
             return digest_of(after.encode())

@@ -9,6 +9,19 @@ class SwampError(Exception):
     """Anything a person can act on; printed as one line, never as a traceback."""
 
 
+def alone(error: BaseException) -> BaseException:
+    """What went wrong, without the groups that task groups make of it.
+
+    Of several the first, if a person can act on each of them; else all of them, in their group.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        others = error.split(SwampError)[1]
+        if others is not None and len(error.exceptions) > 1:
+            break
+        error = error.exceptions[0]
+    return error
+
+
 class DatastoreError(SwampError):
     """Root of what can go wrong with records and files."""
 

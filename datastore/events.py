@@ -64,6 +64,17 @@ class _RunLog:
     readers: int = 0
 
 
+@dataclass
+class _Place:
+    """How far a reader has come: its last event, and where in the file the next one begins.
+
+    An offset of 0 stands for: look for it.
+    """
+
+    seq: int
+    offset: int = 0
+
+
 class EventLog:
     """Event logs of all runs. Use it from the event loop's thread; `close` when done."""
 
@@ -299,12 +310,12 @@ class EventLog:
             return
         log.readers += 1
         try:
-            position = after
+            place = _Place(after)
             while True:
                 news = log.news
-                lot = await self._lot(run, log, position)
+                lot = await self._lot(run, log, place)
                 if lot:
-                    position += len(lot)
+                    place.seq += len(lot)
                     yield lot
                 elif log.ended or not follow or self._over:
                     return
@@ -314,16 +325,21 @@ class EventLog:
             log.readers -= 1
             self._forget_if_over(run, log)
 
-    async def _lot(self, run: str, log: _RunLog, position: int) -> list[bytes]:
+    async def _lot(self, run: str, log: _RunLog, place: _Place) -> list[bytes]:
         first_in_memory = log.seq - len(log.tail)
-        if position >= first_in_memory:
-            start = position - first_in_memory
+        if place.seq >= first_in_memory:
+            start = place.seq - first_in_memory
             return [log.tail[i] for i in range(start, min(len(log.tail), start + READ_EVENTS))]
-        lines: list[bytes] = []
-        async for lot in self._read_file(run, position):
-            lines = lot
-            break
-        return lines
+        path, skip = self._path(run), 0 if place.offset else place.seq
+        lot, offset = await self._loop.run_in_executor(
+            self._pool, read_lines, path, place.offset, skip
+        )
+        if place.offset and not (lot and lot[0].startswith(b'{"seq":%d,' % (place.seq + 1))):
+            # The file has been written anew, or the reader has read on in memory since.
+            place.offset = 0
+            return await self._lot(run, log, place)
+        place.offset = offset
+        return lot
 
     async def _read_file(self, run: str, after: int) -> AsyncGenerator[list[bytes], None]:
         path = self._path(run)

@@ -16,8 +16,8 @@ import os
 import stat as stat_bits
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -35,8 +35,7 @@ _renameat2 = _libc_function("renameat2")
 _syncfs = _libc_function("syncfs")
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """What tells one version of a file from the next without reading it."""
 
     mtime_ns: int
@@ -115,6 +114,31 @@ def swap_if_unchanged(path: str | Path, data: bytes, expected: bytes) -> bool:
     return swapped
 
 
+def remove_if_unchanged(path: str | Path, expected: bytes) -> bool:
+    """Remove a person's file, durably, if it still holds `expected`; whether it did.
+
+    A save at the same instant stays at `path`. A process that is killed in between leaves the file
+    beside `path` in a dot file that ends in `.swap`.
+    """
+    with _told_as(path):
+        temp, handle = _create_beside(path, ".swap")
+        os.close(handle)
+    try:
+        with _told_as(path):
+            os.rename(path, temp)
+        removed = Path(temp).read_bytes() == expected
+        if not removed:
+            # Where somebody has saved once more, that is newer.
+            with suppress(FileExistsError):
+                os.link(temp, path)
+    except FileNotFoundError:
+        removed = False
+    remove(temp)
+    if removed:
+        _sync_folder(path)
+    return removed
+
+
 def remove(path: str | Path) -> None:
     """Remove a file; nothing happens when it is not there."""
     with suppress(FileNotFoundError):
@@ -147,9 +171,11 @@ def scan(folder: str | Path) -> dict[str, Stat]:
         for entry in entries:
             if not entry.name.endswith(".yaml") or entry.name.startswith("."):
                 continue
-            with suppress(FileNotFoundError):
+            try:
                 if entry.is_file(follow_symlinks=False):
                     found[entry.name] = _stat(entry.stat(follow_symlinks=False))
+            except FileNotFoundError:
+                continue
     return found
 
 

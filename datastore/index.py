@@ -11,8 +11,8 @@ import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from datastore.files import Stat
 from datastore.sqlite_file import clear_place, inode_of, is_broken, wal_path
@@ -26,8 +26,7 @@ _COLUMNS = """name TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT
     inode INTEGER NOT NULL, finished INTEGER NOT NULL, document BLOB NOT NULL"""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRow:
+class IndexRow(NamedTuple):
     """One file as it was written: its stat, whether its record is finished, its JSON."""
 
     name: str

@@ -45,6 +45,15 @@ def set_field(text: str, keys: tuple[str, ...], value: Scalar, path: str) -> str
     return bom + changed
 
 
+def clear_field(text: str, keys: tuple[str, ...], path: str) -> str:
+    """As `set_field` with null, and the text itself where there is no value."""
+    bare = text.removeprefix(_BOM)
+    value: Any = None if _holds_nothing(bare) else load(bare.encode(), path).value
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return text if value is None else set_field(text, keys, None, path)
+
+
 def new_file(document: Mapping[str, Any], comment: str) -> str:
     """A file for a person to go on with: `comment` as a commented header, then the document."""
     header = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())

@@ -90,7 +90,7 @@ TOKENS = Kind(
     moves={
         None: frozenset({"unused", "enrolled", "expired", "revoked"}),
         "unused": frozenset({"enrolled", "expired", "revoked"}),
-        "enrolled": frozenset({"expired", "revoked"}),
+        "enrolled": frozenset({"unused", "expired", "revoked"}),
         "expired": frozenset(),
         "revoked": frozenset(),
     },
