@@ -33,7 +33,7 @@ from datastore.kinds import (
     Step,
     Worker,
 )
-from datastore.kinds.dispatch import PROBES
+from datastore.kinds.probe import PROBES
 from datastore.record import Kind, Record
 from datastore.store import Store
 

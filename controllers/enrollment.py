@@ -327,7 +327,8 @@ class EnrollmentController:
             self._told_to_drain.pop(worker.name, None)
         elif self._told_to_drain.get(worker.name) != session.number:
             self._told_to_drain[worker.name] = session.number
-            self._link.drain(worker.name, "asked by an operator")
+            note = f": {worker.spec.note}" if worker.spec.note else ""
+            self._link.drain(worker.name, f"drained by an operator{note}")
 
     def _with_desired(self, worker: Worker) -> Worker:
         """The worker with what its desired file asks; what that leaves out is as by default."""

@@ -11,6 +11,11 @@ class StillThere(SwampError):
     """The worker cannot be forgotten yet."""
 
 
+def no_such_worker(name: str) -> NotFound:
+    """What is said where a worker has no record: it never enrolled, or was forgotten."""
+    return NotFound(f"no worker '{name}' is known here; see `swamp worker list --all`")
+
+
 def forget_worker(store: Store, name: str) -> Worker:
     """Remove the record of a worker that is away, and free its place in the token's allowance.
 
@@ -18,7 +23,7 @@ def forget_worker(store: Store, name: str) -> Worker:
     """
     worker = store.find(WORKERS, name)
     if worker is None or worker.status is None:
-        raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+        raise no_such_worker(name)
     if worker.live:
         raise StillThere(f"worker '{name}' is connected: drain it first, `swamp worker drain`")
     held = store.names_by(LEASES, "worker", name)
@@ -28,6 +33,8 @@ def forget_worker(store: Store, name: str) -> Worker:
     puts = []
     if token is not None and token.status is not None and token.live:
         left = max(0, token.status.enrollments - 1)
-        puts.append(token.with_status(token.status.model_copy(update={"enrollments": left})))
+        state = "enrolled" if left else "unused"
+        changed = token.status.model_copy(update={"state": state, "enrollments": left})
+        puts.append(token.with_status(changed))
     store.commit(puts, removals=[(WORKERS, name)])
     return worker

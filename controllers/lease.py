@@ -1,9 +1,10 @@
 """The lease controller: from `bound` to an end, whatever happens to the worker or its socket.
 
 Makes true: a bound lease has been offered to its worker; a lease whose worker is away is
-`recovering` and ends with the grace window; a cancelled one ends. Reads leases, pending dispatches
-and the open sockets; alone writes the status of leases. Woken by leases and by sockets that open or
-close. It never frees a slot by itself: the slot is the lease, and is free when the lease has ended.
+`recovering` and ends with the grace window; a cancelled one ends. Reads leases, pending dispatches,
+the open sockets and, to say why one was lost, workers and tokens; alone writes the status of
+leases. Woken by leases and by sockets that open or close. It never frees a slot by itself: the slot
+is the lease, and is free when the lease has ended.
 
 The methods below `reconcile` are what workers report, one plain move each. They answer at once;
 whoever passes the answer on waits for the store's barrier.
@@ -19,7 +20,7 @@ from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
-from datastore.kinds import LEASES, PENDING, Lease, LeaseStatus, Outcome
+from datastore.kinds import LEASES, PENDING, TOKENS, WORKERS, Lease, LeaseStatus, Outcome
 from datastore.store import Store
 
 ACCEPT_TIMEOUT_S = 30.0
@@ -124,7 +125,8 @@ class LeaseController:
         since = self._away_since.setdefault(lease.name, now_s)
         left_s = self._grace_s - (now_s - since)
         if left_s <= 0:
-            self._lose(lease, f"{WORKER_LOST}: away for longer than {self._grace_s:g}s")
+            why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
+            self._lose(lease, f"{WORKER_LOST}: {why}")
             return None
         assert lease.status is not None
         if lease.status.state != "recovering":
@@ -172,8 +174,19 @@ class LeaseController:
         leases = self._store.by(LEASES, "worker", worker)
         ended = [lease for lease in leases if lease.spec.instance == instance]
         for lease in ended:
-            self._lose(lease, f"{WORKER_LOST}: its process died")
+            why = self._token_ended(lease) or "its process died"
+            self._lose(lease, f"{WORKER_LOST}: {why}")
         return len(ended)
+
+    def _token_ended(self, lease: Lease) -> str | None:
+        """What became of the token of the lease's worker, which stops when that ends."""
+        worker = self._store.find(WORKERS, lease.spec.worker)
+        if worker is None or worker.status is None:
+            return None
+        token = self._store.find(TOKENS, worker.status.token)
+        if token is None or token.live:
+            return None
+        return f"token '{token.name}' {'was ' if token.state == 'revoked' else ''}{token.state}"
 
     def accepted(self, worker: str, name: str) -> None:
         """The worker started the runner."""

@@ -21,15 +21,16 @@ from controllers.placement import takes_probes
 from controllers.ports import NothingHeard, ProbeEvidence, SessionInfo
 from datastore.clock import Clock, stamp
 from datastore.kinds import LEASES, PENDING, Call, Lease, Outcome, PendingSpec, Placement, Worker
-from datastore.kinds.dispatch import PROBES
+from datastore.kinds.probe import (
+    MARKER,
+    PROBE_METHOD,
+    PROBE_MODEL,
+    PROBE_OUTPUT,
+    PROBE_TYPE,
+    PROBES,
+)
 from datastore.record import Kind, Record
 from datastore.store import Store
-
-PROBE_TYPE = "swamp/fleet-probe"
-PROBE_MODEL = "fleet-probe"
-PROBE_METHOD = "verify"
-MARKER = "probeMarker"
-PROBE_OUTPUT = "probe-result"
 
 WAIT_S = 60.0
 """How long a probe that somebody waits for may wait for a slot."""

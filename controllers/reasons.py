@@ -16,7 +16,7 @@ from controllers.pauses import paused_text
 from controllers.placement import Fleet, Reason, Verdict, explain, verdict
 from controllers.waiting import requirement_key
 from datastore.kinds import LEASES, WORKERS, Pause, PendingSpec, Placement, Worker
-from datastore.kinds.dispatch import PROBES
+from datastore.kinds.probe import PROBES
 from datastore.store import Store
 
 RENEWED_EVERY_S = 1.0

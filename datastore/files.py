@@ -121,7 +121,7 @@ def remove_if_unchanged(path: str | Path, expected: bytes) -> bool:
     beside `path` in a dot file that ends in `.swap`.
     """
     with _told_as(path):
-        temp, handle = _create_beside(path, ".swap")
+        temp, handle = _create_in(os.path.dirname(path), ".swap")
         os.close(handle)
     try:
         with _told_as(path):

@@ -187,3 +187,9 @@ def test_the_guard_of_a_worker_loads_no_library() -> None:
     )
     names = {name.partition(".")[0] for name in json.loads(loaded.stdout)}
     assert [name for name in (*HEAVY, "typer", "asyncio") if name in names] == []
+
+
+def test_a_worker_starts_without_what_only_a_server_needs() -> None:
+    code = "import sys, swamp.worker.connect; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"yaml", "watchfiles", "sqlite3", "datastore.store"} & set(run.stdout.split())

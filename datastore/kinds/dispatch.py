@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from datastore.kinds.probe import PROBES
 from datastore.record import Kind, Model, Record
 
 
@@ -147,10 +148,6 @@ class LeaseStatus(Model):
 
 Pending = Record[PendingSpec, PendingStatus]
 Lease = Record[LeaseSpec, LeaseStatus]
-
-
-PROBES = "probe"
-"""What stands in place of a run in the dispatch ids of probes, which belong to none."""
 
 
 def is_probe(name: str) -> bool:

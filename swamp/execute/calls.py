@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controllers.probes import MARKER, PROBE_METHOD, PROBE_TYPE
 from datastore.errors import SwampError
 from datastore.kinds import Call
+from datastore.kinds.probe import MARKER, PROBE_METHOD, PROBE_TYPE
 
 SHELL = "command/shell"
 ARGUMENTS = ("run", "workingDir", "timeout", "env", "ignoreExitCode", "outputs")

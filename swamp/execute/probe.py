@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from controllers.probes import MARKER, PROBE_OUTPUT
 from datastore.errors import SwampError
+from datastore.kinds.probe import MARKER, PROBE_OUTPUT
 from swamp.upload import get_output, put_output
 
 

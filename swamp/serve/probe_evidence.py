@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from datastore.errors import DatastoreError
-from datastore.kinds.dispatch import PROBES
+from datastore.kinds.probe import PROBES
 from swamp.serve.output_log import OutputLog
 from swamp.serve.step_data import OutputsOfSteps
 

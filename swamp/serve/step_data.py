@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from controllers.expression_references import DataRef
-from controllers.probes import PROBE_MODEL
 from datastore.kinds import LEASES, RUNS, STEPS, Call, WrittenOutput
-from datastore.kinds.dispatch import PROBES
+from datastore.kinds.probe import PROBE_MODEL, PROBES
 from datastore.outputs import OutputFiles, StoredOutput
 from datastore.store import Store
 

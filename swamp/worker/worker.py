@@ -12,13 +12,13 @@ import random
 import ssl
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 from pydantic import ValidationError
 
 import swamp
-from controllers.probes import PROBE_TYPE
+from datastore.kinds.probe import PROBE_TYPE
 from swamp.execute.execution import Host
 from swamp.protocol import (
     PROTOCOL_VERSION,
@@ -43,7 +43,7 @@ from swamp.worker.link import (
     dial,
 )
 from swamp.worker.options import BadOptions, WorkerOptions, data_url, death_url, socket_url
-from swamp.worker.runners import Runners
+from swamp.worker.runners import CUT_OFF, LOST, Runners
 from swamp.worker.slots import Slots
 
 EXIT_DRAINED = 0
@@ -57,6 +57,14 @@ FORCED_FLUSH_S = 2.0
 """How long the worker then waits for its last results to be acknowledged, seconds."""
 
 Event = dict[str, Any]
+
+
+class _Exit(NamedTuple):
+    """How it ends: the exit code, the reason, and more of it for people."""
+
+    code: int
+    reason: str
+    detail: str | None = None
 
 
 class Worker:
@@ -93,7 +101,7 @@ class Worker:
         self._attempt = 0
         self._steps_taken = 0
         self._signalled = False
-        self._exit: tuple[int, str] | None = None
+        self._exit: _Exit | None = None
         self._grace: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._deadlines: list[asyncio.TimerHandle] = []
@@ -105,10 +113,11 @@ class Worker:
             raise BadOptions(f"the worker's {where} cannot be: {first['msg']}") from None
 
     async def run(self) -> int:
-        """Work until the end; the exit code."""
+        """Work until the end; the exit code. TlsError when nobody can be trusted."""
         try:
+            trust = await self._trust()
             async with self._tasks:
-                connection = self._tasks.create_task(self._stay_connected())
+                connection = self._tasks.create_task(self._stay_connected(trust))
                 await self._over.wait()
                 connection.cancel()
         finally:
@@ -116,9 +125,8 @@ class Worker:
                 if timer is not None:
                     timer.cancel()
         assert self._exit is not None
-        code, reason = self._exit
-        self._report("stopped", reason=reason)
-        return code
+        self._report("stopped", reason=self._exit.reason, detail=self._exit.detail)
+        return self._exit.code
 
     def signal(self) -> None:
         """A signal to end: the first one drains, the next one does not wait."""
@@ -127,13 +135,16 @@ class Worker:
         self._signalled = True
         self.drain("signal")
 
-    def drain(self, reason: str) -> None:
-        """Take nothing more, finish what runs, hand it over, end. The first reason counts."""
+    def drain(self, reason: str, detail: str | None = None) -> None:
+        """Take nothing more, finish what runs, hand it over, end. The first reason counts.
+
+        `detail`: more of it, for people.
+        """
         if self._runners.slots.draining:
             return
         self._runners.slots.draining = True
-        self._exit = (EXIT_DRAINED, reason)
-        self._report("draining", reason=reason)
+        self._exit = _Exit(EXIT_DRAINED, reason, detail)
+        self._report("draining", reason=reason, detail=detail)
         if self._link is not None:
             self._runners.outbox.say(Drain(reason=reason))
         if self._options.drain_timeout_s is not None:
@@ -142,8 +153,7 @@ class Worker:
 
     # --- the connection
 
-    async def _stay_connected(self) -> None:
-        trust = await self._trust()
+    async def _stay_connected(self, trust: ssl.SSLContext | bool) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as http:
             while True:
                 self._attempt += 1
@@ -215,7 +225,7 @@ class Worker:
         outbox.new_socket()
         self._runners.settle(enrolled)
         if self._runners.slots.draining:
-            outbox.say(Drain(reason=self._exit[1] if self._exit else ""))
+            outbox.say(Drain(reason=self._exit.reason if self._exit else ""))
         if not again:
             self._start_idle()
         self._check_over()
@@ -250,7 +260,7 @@ class Worker:
             self._runners.outbox.close(frame.dispatch)
             self._check_over()
         elif isinstance(frame, Drain):
-            self.drain("shutdown")
+            self.drain("shutdown", frame.reason or None)
         else:
             raise SocketLost(f"the orchestrator sent '{frame.type}' out of turn")
 
@@ -287,7 +297,7 @@ class Worker:
 
     def _grace_over(self) -> None:
         # The orchestrator has given these leases up and may run the steps elsewhere by now.
-        self._runners.abandon_running()
+        self._runners.abandon_running(CUT_OFF)
         if self._runners.slots.draining:
             self._runners.outbox.close_all()
         self._check_over()
@@ -295,24 +305,24 @@ class Worker:
     # --- the end
 
     def _force(self, reason: str) -> None:
-        if self._exit is not None and self._exit[0] != EXIT_DRAINED:
+        if self._exit is not None and self._exit.code != EXIT_DRAINED:
             return
-        self._exit = (EXIT_FORCED, reason)
+        self._exit = _Exit(EXIT_FORCED, reason)
         self._runners.stop_all()
         self._later(FORCED_TERM_S, self._runners.kill_all)
         self._check_over()
 
     def _abandon_all(self, code: int, reason: str) -> None:
-        self._exit = (code, reason)
+        self._exit = _Exit(code, reason)
         self._runners.slots.draining = True
-        self._runners.abandon_running()
+        self._runners.abandon_running(LOST)
         self._runners.outbox.close_all()
         self._check_over()
 
     def _check_over(self) -> None:
         if self._exit is None or self._over.is_set() or len(self._runners.slots):
             return
-        forced = self._exit[0] != EXIT_DRAINED
+        forced = self._exit.code != EXIT_DRAINED
         if forced and self._link is None:
             self._runners.outbox.close_all()
         if self._runners.settled:

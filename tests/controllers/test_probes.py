@@ -15,7 +15,7 @@ from controllers.boot_sweep import BootSweep
 from controllers.demand import demand
 from controllers.enrollment import Made, create_token
 from controllers.manager import Manager, Settings
-from controllers.probes import MARKER, PROBE_OUTPUT, Verification, judge
+from controllers.probes import Verification, judge
 from controllers.run.context import RunContext
 from datastore.clock import SystemClock
 from datastore.desired import DesiredFile
@@ -34,6 +34,7 @@ from datastore.kinds import (
     TokenSpec,
     WorkerStatus,
 )
+from datastore.kinds.probe import MARKER, PROBE_OUTPUT
 from datastore.record import Record
 from datastore.store import Store
 from swamp.protocol import (

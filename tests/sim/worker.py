@@ -19,8 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 import swamp.worker.worker
-from controllers.probes import MARKER, PROBE_TYPE
 from datastore.kinds import Outcome
+from datastore.kinds.probe import MARKER, PROBE_TYPE
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
 from sim.world import World

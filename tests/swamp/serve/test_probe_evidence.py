@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from controllers.probes import PROBE_MODEL, PROBE_OUTPUT
 from datastore.kinds import KINDS
+from datastore.kinds.probe import PROBE_MODEL, PROBE_OUTPUT
 from datastore.layout import Layout
 from datastore.outputs import Origin, OutputFiles, StoredOutput
 from datastore.store import Store
