@@ -182,8 +182,10 @@ def scan(folder: str | Path) -> dict[str, Stat]:
 def ensure_folder(path: str | Path, gitignore: str | None) -> None:
     """Have the folder and, with a text, its `.gitignore`; one that is there is left as it is."""
     os.makedirs(path, exist_ok=True)
-    if gitignore is not None:
-        write_once(Path(path, ".gitignore"), gitignore.encode())
+    file = Path(path, ".gitignore")
+    # Looked at often, and whoever is idle writes nothing.
+    if gitignore is not None and not os.path.lexists(file):
+        write_once(file, gitignore.encode())
 
 
 def _stat(found: os.stat_result) -> Stat:

@@ -267,3 +267,23 @@ def test_sync_file_system(
     if with_syncfs:
         with pytest.raises(FileNotFoundError):
             files.sync_file_system(tmp_path / "gone")
+
+
+def test_a_file_is_removed_only_as_it_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "w1.yaml"
+    path.write_bytes(b"two")
+    assert not files.remove_if_unchanged(path, b"one")
+    assert path.read_bytes() == b"two"
+    assert files.remove_if_unchanged(path, b"two")
+    assert not files.remove_if_unchanged(path, b"two")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_as_it_should_be_is_not_touched(tmp_path: Path) -> None:
+    """Regression: an idle server wrote sixteen temporary files at each rescan."""
+    folder = tmp_path / "kind"
+    files.ensure_folder(folder, "*\n")
+    os.utime(folder, ns=(1, 1))
+    files.ensure_folder(folder, "other\n")
+    assert folder.stat().st_mtime_ns == 1
+    assert (folder / ".gitignore").read_text() == "*\n"
