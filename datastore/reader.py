@@ -43,6 +43,31 @@ def read_records(layout: Layout, kind: Kind[S, T]) -> list[Record[S, T]]:
     return [record for record in records if record is not None]
 
 
+def read_live(layout: Layout, kind: Kind[S, T]) -> tuple[list[Record[S, T]], int]:
+    """The records to which something can still happen, by name, and how many others there are.
+
+    Of the others, those in the index are not read: there may be some ten thousand.
+    """
+    replay = Replay.of(_journal_rows(layout, kind.folder))
+    names = {name for (name,) in _query(layout.index, f'SELECT name FROM "{kind.folder}"')}
+    documents = _index_documents(layout, kind, "WHERE NOT finished")
+    for name in _file_names(layout, kind) - names:
+        record = _from_file(layout, kind, name)
+        if record is not None:
+            names.add(name)
+            documents[name] = record.document()
+    for (_, name), change in replay.changes.items():
+        merged = change.over(documents.pop(name, None))
+        if merged is not None:
+            documents[name] = merged
+            names.add(name)
+        elif change.removed:
+            names.discard(name)
+    records = (_from_document(kind, name, documents[name]) for name in sorted(documents))
+    live = [record for record in records if record is not None and record.live]
+    return live, len(names) - len(live)
+
+
 def read_story(layout: Layout, run: str) -> str | None:
     """The story of a finished run as YAML, None without one."""
     for row in _journal_rows(layout, HISTORY):
@@ -58,8 +83,10 @@ def _journal_rows(layout: Layout, folder: str) -> list[Row]:
     return [Row(*row) for row in _query(layout.journal, query, (folder,))]
 
 
-def _index_documents(layout: Layout, kind: Kind[Any, Any]) -> dict[str, dict[str, Any]]:
-    rows = _query(layout.index, f'SELECT name, document FROM "{kind.folder}"')
+def _index_documents(
+    layout: Layout, kind: Kind[Any, Any], where: str = ""
+) -> dict[str, dict[str, Any]]:
+    rows = _query(layout.index, f'SELECT name, document FROM "{kind.folder}" {where}')
     return {name: json.loads(document) for name, document in rows}
 
 

@@ -45,12 +45,15 @@ def list_workers(
 
 def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:
     from datastore.kinds import LEASES, WORKERS
-    from datastore.reader import read_records
+    from datastore.reader import read_live, read_records
     from swamp.views import worker_list
 
     layout = console.layout()
-    leases = [lease for lease in read_records(layout, LEASES) if lease.live]
-    return worker_list(read_records(layout, WORKERS), leases, show_all)
+    leases, _ = read_live(layout, LEASES)
+    if show_all:
+        return worker_list(read_records(layout, WORKERS), leases, show_all)
+    workers, others = read_live(layout, WORKERS)
+    return worker_list(workers, leases, left_out=others)
 
 
 def _worker_lines(document: dict[str, Any]) -> list[str]:

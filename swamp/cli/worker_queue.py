@@ -130,10 +130,10 @@ def _without_ages(document: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _recorded(console: Console) -> list[dict[str, Any]]:
     from datastore.clock import SystemClock
     from datastore.kinds import PENDING
-    from datastore.reader import read_records
+    from datastore.reader import read_live
     from swamp.views import queue_list
 
-    return queue_list(read_records(console.layout(), PENDING), SystemClock().now())
+    return queue_list(read_live(console.layout(), PENDING)[0], SystemClock().now())
 
 
 def queue_lines(items: list[dict[str, Any]]) -> list[str]:

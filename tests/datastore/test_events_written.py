@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from datastore.clock import SystemClock
-from datastore.events import EventLog
+from datastore.event_file import READ_EVENTS, parse_line
+from datastore.events import TAIL_EVENTS, EventLog
 
 
 async def test_a_piece_sent_twice_is_acknowledged_only_once_the_first_copy_is_written(
@@ -42,3 +43,28 @@ async def test_a_finished_run_whose_log_lacks_the_end_is_untold(tmp_path: Path) 
         assert reopened.untold(["cut", "whole", "lost"]) == ["cut", "lost"]
     finally:
         await asyncio.to_thread(reopened.close)
+
+
+async def test_a_long_log_is_read_in_order_also_where_its_file_is_written_anew_meanwhile(
+    tmp_path: Path,
+) -> None:
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    count = TAIL_EVENTS + 3 * READ_EVENTS
+    done = asyncio.Event()
+    try:
+        for number in range(1, count):
+            log.output("r", "d", number, {"text": "x" * (number % 7)}, lambda: None)
+        log.output("r", "d", count, {"text": "x"}, done.set)
+        async with asyncio.timeout(20):
+            await done.wait()
+        seqs: list[int] = []
+        async for lot in log.read("r", 0, follow=False):
+            seqs += [(parse_line(line) or {})["seq"] for line in lot]
+            if len(seqs) == READ_EVENTS:
+                (tmp_path / "r.jsonl").unlink()
+                await log.restore()
+                while not (tmp_path / "r.jsonl").exists():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    finally:
+        await asyncio.to_thread(log.close)
+    assert seqs == list(range(1, count + 1))

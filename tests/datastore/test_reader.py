@@ -14,7 +14,7 @@ from datastore.engine import OpenedEngine, open_store
 from datastore.journal import Story
 from datastore.kinds import RUNS, TOKENS, WORKERS
 from datastore.layout import Layout
-from datastore.reader import read_records, read_story
+from datastore.reader import read_live, read_records, read_story
 from datastore.store import Store
 from datastore.yaml_emitter import emit
 
@@ -75,6 +75,28 @@ async def test_without_journal_and_index_the_files_count(layout: Layout) -> None
     layout.index.unlink()
     assert names(layout) == ["a", "b"]
     assert not layout.journal.exists() and not layout.index.exists()
+
+
+@pytest.mark.parametrize("without", [(), ("journal.db",), ("journal.db", "index.db")])
+@pytest.mark.parametrize("files", [True, False], ids=["files too", "journal ahead"])
+async def test_the_live_ones_alone_are_those_among_all(
+    layout: Layout, files: bool, without: tuple[str, ...]
+) -> None:
+    await stopped(layout)
+    store, engine = running(layout, files=files)
+    store.commit([run("r2", "failed"), run("r3"), worker("c")], removals=[(WORKERS, "b")])
+    await store.barrier()
+    if files:
+        await asyncio.to_thread(engine.close)
+    for name in without:
+        for path in layout.private.glob(f"{name}*"):
+            path.unlink()
+    for kind in (RUNS, WORKERS, TOKENS):
+        records = read_records(layout, kind)
+        live = [record for record in records if record.live]
+        assert read_live(layout, kind) == (live, len(records) - len(live))
+    if not files:
+        await asyncio.to_thread(engine.close)
 
 
 async def test_broken_journal_and_index_are_passed_over_with_a_word(

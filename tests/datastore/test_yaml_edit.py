@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastore.errors import InvalidFile, Position
-from datastore.yaml_edit import Scalar, new_file, set_field
+from datastore.yaml_edit import Scalar, clear_field, new_file, set_field
 from datastore.yaml_emitter import emit
 from datastore.yaml_loader import load
 
@@ -189,3 +189,17 @@ def test_files_of_plain_mappings_can_always_be_edited(
         found = found[key]
     assert found == value
     assert changed.endswith("# end\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("spec:\n  flag: x  # why\n  a: 1\n", "spec:\n  flag: null  # why\n  a: 1\n"),
+        ("spec:\n  a: 1\n", "spec:\n  a: 1\n"),
+        ("spec:\n  flag: ~ # none\n", "spec:\n  flag: ~ # none\n"),
+        ("\ufeffspec:\n", "\ufeffspec:\n"),
+        ("# nothing\n", "# nothing\n"),
+    ],
+)
+def test_a_value_is_cleared_where_there_is_one(before: str, after: str) -> None:
+    assert clear_field(before, FLAG, "f") == after
