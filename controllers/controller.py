@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 RESYNC_S = 30.0
 
+BEFORE_A_REST = 8
+"""Reconciles that one worker may do before others get their turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -91,6 +94,7 @@ class Controller:
 
     async def _work(self) -> None:
         queue = self._queue
+        done = 0
         while True:
             try:
                 key = await queue.get()
@@ -110,5 +114,7 @@ class Controller:
                     queue.add_after(key, wait.seconds)
             finally:
                 queue.done(key)
-            # A reconcile that never really awaits must not starve the loop.
-            await asyncio.sleep(0)
+            done += 1
+            if done % BEFORE_A_REST == 0:
+                # Reconciles that never really await must not starve the loop.
+                await asyncio.sleep(0)
