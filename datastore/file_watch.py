@@ -25,6 +25,7 @@ from datastore.layout import Layout, create_folders
 from datastore.meter import About, Counter
 from datastore.observed import RescanReport
 from datastore.store import Store
+from datastore.trouble import OF_THE_DISK, Trouble
 from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class FileWatch:
         self._rescan_now = asyncio.Event()
         self._problems_changed = asyncio.Event()
         self._told: set[str] = set()
+        self._no_folders = Trouble("folders of the repository cannot be made", log)
+        self._no_look = Trouble("files of the repository cannot be looked at", log)
+        self._no_events = Trouble("file events are not available, the rescan goes on", log)
         self.findings = Counter(
             About(
                 "swamp_rescan_findings_total",
@@ -129,9 +133,10 @@ class FileWatch:
             self._rescan_now.set()
             try:
                 async for batch in batches(self._replaced):
+                    self._no_events.over()
                     await look(batch)
-            except (OSError, RuntimeError) as error:
-                log.warning("file events are not available, the rescan goes on: %s", error)
+            except (*OF_THE_DISK, RuntimeError) as error:
+                self._no_events.found(error)
             await asyncio.sleep(GUARD_S)
 
     def _batches_of_people(
@@ -200,28 +205,34 @@ class FileWatch:
             await self.rescan()
 
     async def rescan(self) -> None:
-        """Look at everything by stat."""
-        await asyncio.to_thread(create_folders, self._layout)
-        await self._look_at_desired(await asyncio.to_thread(self._desired.changed))
-        await asyncio.to_thread(self._catalog.scan)
-        self._tell_put_back(await asyncio.to_thread(self._observed.rescan))
+        """Look at everything by stat; what the disk refuses is left to the next time."""
+        with self._no_folders.caught():
+            await asyncio.to_thread(create_folders, self._layout)
+        with self._no_look.caught():
+            await self._look_at_desired(await asyncio.to_thread(self._desired.changed))
+            await asyncio.to_thread(self._catalog.scan)
+            self._tell_put_back(await asyncio.to_thread(self._observed.rescan))
         self._problems_changed.set()
 
     async def _guard_for_ever(self) -> None:
         """Make folders that were removed again, and watch those that are others by now."""
         while True:
             await asyncio.sleep(GUARD_S)
-            replaced = await asyncio.to_thread(self._folders.replaced)
-            if not replaced:
-                continue
-            await asyncio.to_thread(create_folders, self._layout)
-            await asyncio.to_thread(self._folders.hold)
-            shown = [f"{self._layout.shown(path)}/ was removed or replaced" for path in replaced]
-            for line in lines(shown, f"{len(shown)} folders were removed or replaced"):
-                log.warning("%s; it is watched again", line)
-            old, self._replaced = self._replaced, asyncio.Event()
-            old.set()
-            self._rescan_now.set()
+            with self._no_folders.caught():
+                await self._guard()
+
+    async def _guard(self) -> None:
+        replaced = await asyncio.to_thread(self._folders.replaced)
+        if not replaced:
+            return
+        await asyncio.to_thread(create_folders, self._layout)
+        await asyncio.to_thread(self._folders.hold)
+        shown = [f"{self._layout.shown(path)}/ was removed or replaced" for path in replaced]
+        for line in lines(shown, f"{len(shown)} folders were removed or replaced"):
+            log.warning("%s; it is watched again", line)
+        old, self._replaced = self._replaced, asyncio.Event()
+        old.set()
+        self._rescan_now.set()
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -246,6 +257,11 @@ class FileWatch:
         for line in lines(said, f"{len(said)} files in desired/ change nothing"):
             log.warning("%s", line)
 
+    @property
+    def trouble(self) -> str | None:
+        """Why folders or files cannot be followed just now; None while all is well."""
+        return self._no_folders.reason or self._no_look.reason
+
     def problems(self) -> list[InvalidFile]:
         """Every file of people that is not in force as it stands."""
         return [*self._desired.problems(), *self._catalog.problems()]
@@ -257,8 +273,9 @@ class FileWatch:
             if any(str(problem) not in self._told for problem in self.problems()):
                 await asyncio.sleep(SETTLE_S)
                 paths = [self._layout.root / problem.path for problem in self.problems()]
-                await asyncio.to_thread(self._catalog.refresh, paths)
-                await self._look_at_desired(paths)
+                with self._no_look.caught():
+                    await asyncio.to_thread(self._catalog.refresh, paths)
+                    await self._look_at_desired(paths)
             self._tell_problems()
 
     def _tell_problems(self) -> None:

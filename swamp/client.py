@@ -51,6 +51,10 @@ class Unreachable(SwampError):
     """No answer from the server: nobody listens, or the connection broke."""
 
 
+class BadUrl(SwampError):
+    """An address that no server can have."""
+
+
 class RunLeft(Unreachable):
     """The server that runs a run is out of reach; the run is not over for that."""
 
@@ -140,7 +144,7 @@ class Client:
         """`server` is a URL (http, https, ws or wss), or the path of a socket.
 
         `token`: an access token. `ca_cert`: a PEM file of the authorities to trust, in place of the
-        machine's. SwampError for a URL that is none, or a file that does not do.
+        machine's. BadUrl for a URL that is none, TlsError for a file that does not do.
         """
         self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
         self._token = token
@@ -329,10 +333,10 @@ def _parse(url: str) -> _Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise SwampError(f"'{url}' is no server URL: {error}") from None
+        raise BadUrl(f"'{url}' is no server URL: {error}") from None
     tls = _TLS_SCHEMES.get(parts.scheme)
-    if tls is None or not parts.hostname:
-        raise SwampError(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
+    if tls is None or not parts.hostname or port == 0:
+        raise BadUrl(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
     return _Address(
         shown=url,
         host=parts.hostname,

@@ -1,6 +1,7 @@
 """Every frame between the orchestrator and its workers, defined once for both ends.
 
-Frames are JSON objects with a `type`. A change of any frame, or of the environment denylist,
+Frames are JSON objects with a `type`; a value of another type than the field's is no value for it:
+"8" and true are no numbers. A change of any frame, or of the environment denylist,
 changes `PROTOCOL_VERSION`; a worker of another version is refused at enrollment, both named.
 
 The order on a socket: `enroll` → `enrolled` (or `enroll_refused` and the socket closes). Then, for
@@ -13,7 +14,14 @@ from __future__ import annotations
 import base64
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
 from datastore.errors import SwampError
 from datastore.kinds import Call, Outcome
@@ -35,6 +43,11 @@ CA_VARIABLE = "SWAMP_CA_CERT"
 FRAME_MAX_BYTES = 4 << 20
 """A longer frame is refused by both ends."""
 
+DRAIN_REASON_MAX = 200
+
+CAPACITY_MAX = 4096
+"""The most slots that a worker may have."""
+
 OUTPUT_CHUNK_BYTES = 64 << 10
 """The most output in one frame, in bytes of the stream."""
 
@@ -53,7 +66,16 @@ class FrameError(SwampError):
     """A frame that is not one of ours."""
 
 
-Label = Annotated[str, Field(max_length=256)]
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected printable characters only")
+    return text
+
+
+Shown = Annotated[str, AfterValidator(_printable)]
+"""A text of a worker that people will see: nothing in it that a terminal obeys."""
+
+Label = Annotated[Shown, Field(max_length=256)]
 
 
 class Enroll(Model):
@@ -61,14 +83,14 @@ class Enroll(Model):
 
     type: Literal["enroll"] = "enroll"
     protocol: int
-    version: str = Field(max_length=64)
-    token: str = Field(max_length=512)
-    instance: str = Field(min_length=1, max_length=64)
-    machine: str = Field(min_length=1, max_length=128)
-    platform: str = Field(max_length=32)
-    arch: str = Field(max_length=32)
+    version: Shown = Field(max_length=64)
+    token: Shown = Field(max_length=512)
+    instance: Shown = Field(min_length=1, max_length=64)
+    machine: Shown = Field(min_length=1, max_length=128)
+    platform: Shown = Field(max_length=32)
+    arch: Shown = Field(max_length=32)
     labels: dict[Label, Label] = Field(default_factory=dict, max_length=64)
-    capacity: int = Field(ge=1, le=4096)
+    capacity: int = Field(ge=1, le=CAPACITY_MAX)
     running: list[str] = Field(default_factory=list, max_length=8192)
     """Dispatches whose runner is alive here."""
     finished: list[str] = Field(default_factory=list, max_length=8192)
@@ -128,7 +150,7 @@ class Drain(Model):
     """From the worker: give me nothing more. From the orchestrator: take nothing more."""
 
     type: Literal["drain"] = "drain"
-    reason: str = Field(default="", max_length=200)
+    reason: str = Field(default="", max_length=DRAIN_REASON_MAX)
 
 
 class Ping(Model):
@@ -229,7 +251,7 @@ def encode(frame: FromWorker | ToWorker) -> str:
 def from_worker(text: str | bytes) -> FromWorker:
     """The worker's frame in this text; FrameError says what is wrong with it."""
     try:
-        return _FROM_WORKER.validate_json(text)
+        return _FROM_WORKER.validate_json(text, strict=True)
     except ValidationError as error:
         raise FrameError(_plainly(error)) from None
 
@@ -239,13 +261,13 @@ class _Version(BaseModel):
 
     type: Literal["enroll"]
     protocol: int
-    version: str = Field(max_length=64)
+    version: Shown = Field(max_length=64)
 
 
 def other_version(text: str | bytes) -> tuple[int, str] | None:
     """Protocol and version of a worker whose enroll frame is none of ours; None for garbage."""
     try:
-        found = _Version.model_validate_json(text)
+        found = _Version.model_validate_json(text, strict=True)
     except ValidationError:
         return None
     return None if found.protocol == PROTOCOL_VERSION else (found.protocol, found.version)
@@ -254,7 +276,7 @@ def other_version(text: str | bytes) -> tuple[int, str] | None:
 def to_worker(text: str | bytes) -> ToWorker:
     """The orchestrator's frame in this text; FrameError says what is wrong with it."""
     try:
-        return _TO_WORKER.validate_json(text)
+        return _TO_WORKER.validate_json(text, strict=True)
     except ValidationError as error:
         raise FrameError(_plainly(error)) from None
 
@@ -262,7 +284,10 @@ def to_worker(text: str | bytes) -> ToWorker:
 def _plainly(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "frame"
-    return f"not a frame of protocol {PROTOCOL_VERSION}: {where}: {first['msg']}"
+    # Words of the other end are in it: they may be long, or hold what a terminal obeys.
+    problem = f"{where[:100]}: {first['msg'][:200]}"
+    shown = problem if problem.isprintable() else ascii(problem)
+    return f"not a frame of protocol {PROTOCOL_VERSION}: {shown}"
 
 
 def ships(name: str) -> bool:

@@ -11,7 +11,7 @@ import typer
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
-from swamp.cli.options import seconds
+from swamp.cli.options import seconds, token_name
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def create(
     server: Server = None,
 ) -> None:
     duration_s = seconds("--duration", duration)
+    token_name(name)
     client = console.server(server)
     if client is not None:
         body = {"name": name, "role": role.value, "durationS": duration_s, "note": note}

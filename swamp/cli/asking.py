@@ -35,11 +35,14 @@ def ask(
     fields: Mapping[str, Any],
     comment: str,
 ) -> Asked:
-    """Write the fields into the record's desired file and have the server take them over."""
+    """Write the fields into the record's desired file and have the server take them over.
+
+    None for a field that the file is to say nothing of any more.
+    """
     from datastore.desired_edit import ask as write
 
     layout = console.layout()
-    write(layout, kind, name, {key: v for key, v in fields.items() if v is not None}, comment)
+    write(layout, kind, name, fields, comment)
     path = layout.shown(layout.desired(kind.folder) / f"{name}.yaml")
     client = console.local_server(layout)
     if client is None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from datastore.errors import NoRepository
 
 if TYPE_CHECKING:
@@ -51,11 +53,13 @@ class Console:
         else:
             self.print(lines)
 
-    def print(self, lines: Iterable[str]) -> None:
-        """Lines on stdout, seen at once."""
-        for line in lines:
-            print(line)
-        sys.stdout.flush()
+    def print(self, lines: Iterable[str], *, more: bool = False) -> None:
+        """Lines on stdout, seen at once, or soon where more of them are to come at once."""
+        shown = list(lines)
+        if shown:
+            print("\n".join(shown))
+        if not more:
+            sys.stdout.flush()
 
     @property
     def paints(self) -> bool:
@@ -101,13 +105,16 @@ class Console:
 
     def server(self, url: str | None) -> Client | None:
         """The server at `url`, else the one that runs for this repository, else None."""
-        from swamp.client import Client
+        from swamp.client import BadUrl, Client
 
         if url is None:
             self.asked = self.local_server(self.layout())
-        else:
+            return self.asked
+        try:
             self.asked = Client(url, token=self.token, ca_cert=self.ca_cert)
-            self.asked.slow = self.note
+        except BadUrl as error:
+            raise typer.BadParameter(f"--server {error}") from None
+        self.asked.slow = self.note
         return self.asked
 
     def local_server(self, layout: Layout) -> Client | None:

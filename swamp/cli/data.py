@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from datastore.errors import NotFound
 from swamp.cli.command import Help, command, group
 from swamp.cli.completion import model_names
 from swamp.cli.console import Console
@@ -20,6 +21,7 @@ from swamp.cli.options import number
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
+    from datastore.layout import Layout
     from datastore.outputs import OutputFiles, StoredOutput
 
 app = group("Outputs that steps have written: versions that never change.")
@@ -70,7 +72,7 @@ def put(
     ),
 )
 def list_outputs(console: Console, model: ModelName) -> None:
-    files = _files(console)
+    files = _files(console, model)
     stored = [files.read(model, name) for name in files.names(model)]
     items = [_item(one) for one in stored]
     groups = [{"type": "output", "items": items}] if items else []
@@ -92,7 +94,7 @@ def list_outputs(console: Console, model: ModelName) -> None:
     ),
 )
 def versions(console: Console, model: ModelName, name: OutputName) -> None:
-    files = _files(console)
+    files = _files(console, model)
     stored = [files.read(model, name, number) for number in reversed(files.versions(model, name))]
     document = {
         "dataName": name,
@@ -133,7 +135,7 @@ def get(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.")
     ] = None,
 ) -> None:
-    files = _files(console)
+    files = _files(console, model)
     stored = files.read(model, name, version)
     if output is not None:
         files.copy(stored, output)
@@ -144,10 +146,30 @@ def get(
         _print_raw(files, stored)
 
 
-def _files(console: Console) -> OutputFiles:
+def _files(console: Console, model: str) -> OutputFiles:
+    """The outputs there are; NotFound for a model that has none and is defined nowhere."""
     from datastore.outputs import OutputFiles
 
-    return OutputFiles(console.layout())
+    layout = console.layout()
+    files = OutputFiles(layout)
+    if not files.names(model):
+        _refuse_unknown(layout, model)
+    return files
+
+
+def _refuse_unknown(layout: Layout, model: str) -> None:
+    """NotFound, with a near name, unless a file or a step of a workflow defines the model."""
+    from datastore.definitions import Catalog
+    from datastore.definitions.suggest import did_you_mean
+
+    catalog = Catalog(layout.root)
+    catalog.scan()
+    tasks = (step.task for w in catalog.workflows() for job in w.jobs for step in job.steps)
+    known = {name for one in catalog.models() for name in (one.name, one.id)}
+    known |= {task.model_name for task in tasks if task.model_name is not None}
+    if model not in known:
+        advice = did_you_mean(model, known) or "see `swamp model list`"
+        raise NotFound(f"no model '{model}' and no outputs of one; {advice}")
 
 
 def _item(stored: StoredOutput) -> dict[str, Any]:

@@ -120,7 +120,8 @@ def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines) ->
         shown = lines.feed(event)
         is_last = event["kind"] == "run_completed"
         if not console.json and (is_last or not console.quiet):
-            console.print(map(paint, shown) if console.paints else shown)
+            painted = map(paint, shown) if console.paints else shown
+            console.print(painted, more=not (is_last or arrived.empty()))
         if is_last:
             return str(event["status"])
     raise AssertionError("the events of a run end with run_completed or an error")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import typer
 
@@ -38,12 +38,31 @@ def number(option: str, low: int, high: int | None = None) -> Callable[[str], in
     return read
 
 
+def token_name(name: str) -> None:
+    """A usage error for a name that no token can have."""
+    from swamp.tokens import InvalidToken, check_name
+
+    try:
+        check_name(name)
+    except InvalidToken as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def labels(from_environment: str, from_options: list[str]) -> dict[str, str]:
-    """Labels of both; an option wins over the environment. A usage error for an empty part."""
+    """Labels of both; an option wins over the environment. A usage error for what is no label."""
+    return {**_labels(filter(None, from_environment.split(","))), **_labels(from_options)}
+
+
+def _labels(texts: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for text in [*filter(None, from_environment.split(",")), *from_options]:
+    for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key + value).isprintable():
+            raise typer.BadParameter(f"label {text!r}: expected printable characters only")
         if not (key and equals and value):
             raise typer.BadParameter(f"label '{text}': expected KEY=VALUE, neither of them empty")
-        found[key] = value
+        if found.setdefault(key, value) != value:
+            raise typer.BadParameter(
+                f"label '{key}' is given twice, as '{found[key]}' and '{value}': expected one value"
+            )
     return found

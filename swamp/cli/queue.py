@@ -100,7 +100,9 @@ def _set(
 ) -> None:
     from datastore.kinds import PAUSES
 
-    fields = {"labels": wanted or None, "paused": paused, "note": note}
+    # Resumed without a new note, the old one goes: it said why the queue was held back.
+    noted = {"note": note} if note is not None or not paused else {}
+    fields = {**({"labels": wanted} if wanted else {}), "paused": paused, **noted}
     asked = [ask(console, PAUSES, name, fields, _COMMENT) for name in names]
     what = f"Queue {'paused' if paused else 'resumed'}" + (
         f" for {pairs(wanted)}" if wanted else ""

@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from swamp.cli.durations import show_duration
-from swamp.cli.plain_text import plain
+from swamp.cli.plain_text import is_plain, plain
 
 SYSTEM = "system"
 QUIET_S = 10.0
 """A job that says nothing for so long is reported as still running."""
 
-NEVER_RAN = "not_started"
-"""The reason of a failed step that no runner was started for, say after a queue timeout."""
+IN_VAIN = "Timed out waiting for a worker"
+"""How the error of a step begins for which no worker came in time."""
 
 QUEUED_SHOWN = 5
 """So many waiting steps of a job are named; the others are counted."""
@@ -200,9 +200,10 @@ class RunLines:
         # all along, so where it waited in vain it is not said twice.
         is_runs = not (self._has_failed or allowed)
         self._has_failed |= is_runs
-        in_vain = waited and event.get("reason") == NEVER_RAN
-        if event.get("error") and not (is_runs and in_vain):
-            lines += [self._of(event, f"  {text}") for text in event["error"].splitlines()]
+        error = event.get("error") or ""
+        in_vain = waited and error.startswith(IN_VAIN)
+        if not (is_runs and in_vain):
+            lines += [self._of(event, f"  {text}") for text in error.splitlines()]
         return lines
 
     def _step_skipped(self, event: Event) -> list[str]:
@@ -220,7 +221,7 @@ class RunLines:
         job.unfinished.discard(event["step"])
         job.waiting.pop(event["step"], None)
         left = [key for key in self._partial if key[:2] == (event["job"], event["step"])]
-        lines = [self._said(event, self._partial.pop(key)) for key in left]
+        lines = self._said(event, [self._partial.pop(key) for key in left])
         return [*lines, self._of(event, f"{text} · {_time(event)}")]
 
     # -- output ----------------------------------------------------------------------------------
@@ -233,12 +234,15 @@ class RunLines:
             rest = rest[_LINE_MAX:]
         if rest:
             self._partial[key] = rest
-        return [self._said(event, line) for line in whole]
+        return self._said(event, whole)
 
-    def _said(self, event: Event, text: str) -> str:
-        # What a terminal would show of a line that was drawn over with carriage returns.
-        shown = text.rstrip("\r").rpartition("\r")[2]
-        return self._of(event, f"{event['step']} ▏ {shown}").rstrip()
+    def _said(self, event: Event, lines: list[str]) -> list[str]:
+        # A piece of output may have ten thousand lines: what they share is made and looked at once.
+        before = self._of(event, f"{event['step']} ▏ ")
+        if not is_plain("\n".join(lines)):
+            # What a terminal would show of a line that was drawn over with carriage returns.
+            lines = [plain(line.rstrip("\r").rpartition("\r")[2]) for line in lines]
+        return [f"{before}{line}".rstrip() for line in lines]
 
     # -- parts -----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import cast
 
 import typer
 
-from datastore.errors import SwampError
+from datastore.errors import SwampError, alone
 from swamp.cli.app import app
 from swamp.cli.usage import plain_usage
 
@@ -37,9 +37,8 @@ def run(given: list[str]) -> int:
 
 
 def _run(arguments: list[str], as_json: bool) -> int:
-    parser = typer.main.get_command(app)
     try:
-        result = parser.main(args=arguments, prog_name="swamp", standalone_mode=False)
+        result = _call(arguments)
     except _ParserError as error:
         return _fail(_usage(error), USAGE, "usage", as_json)
     except (KeyboardInterrupt, typer.Abort):
@@ -56,6 +55,15 @@ def _run(arguments: list[str], as_json: bool) -> int:
     except OSError as error:
         return _fail(_system(error), FAILED, "system", as_json)
     return result if isinstance(result, int) else OK
+
+
+def _call(arguments: list[str]) -> object:
+    """What the command returns; its errors without the groups that task groups make of them."""
+    parser = typer.main.get_command(app)
+    try:
+        return parser.main(args=arguments, prog_name="swamp", standalone_mode=False)
+    except BaseExceptionGroup as group:
+        raise alone(group) from None
 
 
 def _fail(message: str, code: int, name: str, as_json: bool, run: str | None = None) -> int:

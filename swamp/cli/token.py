@@ -11,7 +11,7 @@ from swamp.cli.command import Help, command, group
 from swamp.cli.completion import token_names
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
-from swamp.cli.options import seconds
+from swamp.cli.options import seconds, token_name
 from swamp.cli.table import table
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def create(
     ] = "1",
 ) -> None:
     duration_s, most = seconds("--duration", duration), _most(max_enrollments)
+    token_name(name)
     layout = console.layout()
     client = console.local_server(layout)
     if client is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-_INVALID = re.compile(r"Invalid value(?: for '(?P<option>[^' ]+)'[^:]*)?: (?P<problem>.*)\Z")
+_INVALID = re.compile(
+    r"Invalid value(?: for '(?P<option>[^' ]+)'[^:(]*(?:\(env var: '[^']*'\))?)?: (?P<problem>.*)\Z"
+)
 _CHOICE = re.compile(r"(?:Value error, )?(?P<given>'.*?') is not one of (?P<known>'.*')\.?\Z")
 
 

@@ -15,6 +15,7 @@ from swamp.cli.console import Console
 from swamp.cli.durations import show_duration
 from swamp.cli.hidden_argument import hide
 from swamp.cli.options import labels, number, optional_seconds
+from swamp.cli.plain_text import plain
 
 if TYPE_CHECKING:
     from swamp.worker.options import WorkerOptions
@@ -115,6 +116,11 @@ def connect(
     if not token:
         raise typer.BadParameter("no token: give --token or set SWAMP_WORKER_TOKEN")
     hide(token)
+    if not all(token.partition(".")):
+        # Not shown: a secret alone may have been given.
+        raise typer.BadParameter(
+            "this is no token: expected NAME.SECRET, as printed by `swamp worker token create`"
+        )
     from swamp.worker.options import BadUrl, WorkerOptions, socket_url
 
     try:
@@ -169,12 +175,18 @@ def _work(console: Console, options: WorkerOptions) -> None:
 
 
 def slots(text: str) -> int:
-    """How many dispatches at once; a usage error for less than one."""
+    """How many dispatches at once; a usage error for less than one, or more than fit."""
+    from swamp.protocol import CAPACITY_MAX
+
     if text == "auto":
-        return os.cpu_count() or 1
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise typer.BadParameter(f"--concurrency '{text}': expected a number from 1, or auto")
-    return int(text)
+        return min(os.cpu_count() or 1, CAPACITY_MAX)
+    # More digits are no number of ours; reading very many of them is refused by Python itself.
+    given = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= given <= CAPACITY_MAX:
+        raise typer.BadParameter(
+            f"--concurrency '{text[:20]}': expected a number from 1 to {CAPACITY_MAX}, or auto"
+        )
+    return given
 
 
 def worker_line(event: dict[str, Any]) -> str | None:
@@ -187,20 +199,25 @@ def worker_line(event: dict[str, Any]) -> str | None:
         again = " again" if event.get("reconnect") else ""
         return f"enrolled{again} as {event['workerId']}"
     if kind == "dispatch_started":
-        return f"started {_what(event)}"
+        return f"started {_what(event)} {_how(event)}"
     if kind == "dispatch_finished":
         how = "done" if event["status"] == "success" else "failed"
         error = f": {event['error']}" if event.get("error") else ""
-        return f"{how} {_what(event)} in {show_duration(event['durationMs'] / 1000)}{error}"
+        took = show_duration(event["durationMs"] / 1000)
+        return f"{how} {_what(event)} in {took} {_how(event)}{error}"
     if kind == "retrying":
         return f"trying again in {show_duration(event['delayMs'] / 1000)}"
     if kind in ("disconnected", "draining", "stopped"):
-        return f"{kind}: {event['reason']}"
+        # What the other end says may hold anything.
+        return f"{kind}: {' '.join(plain(event.get('detail') or event['reason']).split())}"
     if kind == "warning":
         return f"warning: {event['message']}"
     return "all work is done" if kind == "drain_complete" else None
 
 
 def _what(event: dict[str, Any]) -> str:
-    step = "/".join(event[key] for key in ("workflowName", "stepName") if event.get(key))
-    return step or f"{event.get('modelType')}.{event.get('methodName')}"
+    return "/".join(event[key] for key in ("workflowName", "stepName") if event.get(key))
+
+
+def _how(event: dict[str, Any]) -> str:
+    return f"({event['modelType']}.{event['methodName']})"

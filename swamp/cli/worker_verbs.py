@@ -18,13 +18,6 @@ from swamp.cli.options import labels
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
-    from datastore.store import Store
-
-_COMMENT = (
-    "What is asked of this worker; see `swamp worker list`.\n"
-    "Deleting this file changes nothing; `schedulable: true` lets it have steps again,\n"
-    "`drain: false` lets it stay when it comes back."
-)
 
 OneName = Annotated[str, typer.Argument(help="The worker's name.")]
 Name = Annotated[str | None, typer.Argument(help="The worker's name.", metavar="[NAME]")]
@@ -48,7 +41,11 @@ def declare(app: typer.Typer) -> None:
     command(
         app,
         "uncordon",
-        Help("Give workers steps again.", ("swamp worker uncordon w1",)),
+        Help(
+            "Give workers steps again, and let those come back that were drained. The note of the "
+            "cordon goes with it.",
+            ("swamp worker uncordon w1",),
+        ),
     )(uncordon)
 
     command(
@@ -64,24 +61,26 @@ def declare(app: typer.Typer) -> None:
         app,
         "forget",
         Help(
-            "Remove the record of a worker that is away, and free its place in its token's "
-            "allowance. Another machine may then enroll with the token in its place.",
+            "Remove the record of a worker that is away and what commands asked of it, and free "
+            "its place in its token's allowance. Another machine may then enroll in its place.",
             ("swamp worker forget w1",),
         ),
     )(forget)
 
 
 def cordon(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
-    _set(console, _named(console, name, label), "Cordoned", schedulable=False, note=note)
+    names = _named(console, name, label)
+    _set(console, names, "Cordoned", {"schedulable": False, **_given(note)})
 
 
 def uncordon(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
     names = _named(console, name, label)
-    _set(console, names, "Uncordoned", schedulable=True, drain=False, note=note)
+    # Without a new note the old one goes: it said why there were no steps.
+    _set(console, names, "Uncordoned", {"schedulable": True, "drain": False, "note": note})
 
 
 def drain(console: Console, name: Name = None, label: Label = None, note: Note = None) -> None:
-    _set(console, _named(console, name, label), "Draining", drain=True, note=note)
+    _set(console, _named(console, name, label), "Draining", {"drain": True, **_given(note)})
 
 
 def forget(console: Console, name: OneName) -> None:
@@ -93,24 +92,17 @@ def forget(console: Console, name: OneName) -> None:
         document = client.post(f"/api/v1/workers/{quote(name, safe='')}/forget")
     else:
         document = _forget_here(layout, name)
-    console.show(
-        document, [f"Forgot worker {name}: its place with token {document['token']} is free"]
-    )
+    lines = [f"Forgot worker {name}: its place with token {document['token']} is free"]
+    console.show(document, [*lines, *filter(None, (document.get("fileStays"),))])
 
 
 def _forget_here(layout: Layout, name: str) -> dict[str, Any]:
     import asyncio
 
-    from controllers.forgetting import forget_worker
+    from swamp import worker_files
     from swamp.cli.locked_store import with_store
 
-    async def act(store: Store) -> dict[str, Any]:
-        worker = forget_worker(store, name)
-        await store.barrier()
-        assert worker.status is not None
-        return {"name": worker.name, "token": worker.status.token}
-
-    return asyncio.run(with_store(layout, act))
+    return asyncio.run(with_store(layout, lambda store: worker_files.forget(store, layout, name)))
 
 
 def _named(console: Console, name: str | None, label: list[str] | None) -> list[str]:
@@ -128,7 +120,7 @@ def _named(console: Console, name: str | None, label: list[str] | None) -> list[
         known = {one.name: one.status.labels for one in records if one.status is not None}
     if name is not None:
         if name not in known:
-            raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+            raise _unknown(console.layout(), name)
         return [name]
     wanted = labels("", label or [])
     found = sorted(w for w, has in known.items() if wanted.items() <= has.items())
@@ -137,11 +129,27 @@ def _named(console: Console, name: str | None, label: list[str] | None) -> list[
     return found
 
 
-def _set(console: Console, names: list[str], verb: str, *, note: str | None, **flags: bool) -> None:
-    from datastore.kinds import WORKERS
+def _unknown(layout: Layout, name: str) -> NotFound:
+    """Why nothing can be asked of it, and what is asked all the same."""
+    from controllers.forgetting import no_such_worker
+    from swamp.worker_files import what_stays
 
-    fields = {**flags, "note": note}
-    done: list[Asked] = [ask(console, WORKERS, name, fields, _COMMENT) for name in names]
+    stays = what_stays(layout, name)
+    return no_such_worker(name) if stays is None else NotFound(f"{no_such_worker(name)}; {stays}")
+
+
+def _given(note: str | None) -> dict[str, str]:
+    return {} if note is None else {"note": note}
+
+
+def _set(
+    console: Console, names: list[str], verb: str, fields: dict[str, bool | str | None]
+) -> None:
+    from datastore.kinds import WORKERS
+    from swamp.worker_files import COMMENT
+
+    done: list[Asked] = [ask(console, WORKERS, name, fields, COMMENT) for name in names]
+    flags = {key: value for key, value in fields.items() if key != "note"}
     console.show(
         {"workers": [document(one, **flags) for one in done], "count": len(done)},
         [told(one, f"{verb} {one.name}") for one in done],

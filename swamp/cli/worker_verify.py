@@ -80,7 +80,9 @@ def _chosen(client: Client, name: str | None, wanted: dict[str, str]) -> list[st
     if name is None:
         return found
     if name not in [one["name"] for one in known]:
-        raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+        from controllers.forgetting import no_such_worker
+
+        raise no_such_worker(name)
     if name not in found:
         raise NotFound(f"worker '{name}' does not have these labels; see `swamp worker list`")
     return [name]

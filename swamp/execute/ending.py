@@ -16,6 +16,8 @@ NOT_EXECUTABLE = 126
 _STOPPED = {
     "cancelled": "Command was cancelled",
     "worker_lost": "Command was killed: its worker was lost or stopped",
+    "cut_off": "Command was killed: the server was out of reach for the whole grace window",
+    "lease_ended": "Command was killed: the server had given the step up meanwhile",
 }
 
 

@@ -78,15 +78,18 @@ class Unwatched:
 
 @dataclass(frozen=True)
 class Host:
-    """What all executions of a process share; one per event loop. `scratch` must exist."""
+    """What all executions of a process share; one per event loop. `scratch` must exist.
+
+    Their marks are of the `family`.
+    """
 
     scratch: Path
     watch: Watch = field(default_factory=Unwatched)
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
     traces: Traces | None = None
+    family: str = field(default_factory=lambda: uuid.uuid4().hex)
     leftovers: Leftovers = field(init=False)
-    family: str = field(default_factory=lambda: uuid.uuid4().hex, init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
 
     def __post_init__(self) -> None:

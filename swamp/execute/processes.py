@@ -22,6 +22,8 @@ MARK_VARIABLE = "SWAMP_RUNNER"
 """Holds the mark of the execution, which every process of it inherits."""
 
 _PASSES_MAX = 20
+_DEAD = (None, b"Z", b"X")
+_DIE_WITHIN_S = 1.0
 _FORKS_PER_S = 100_000
 """More than a machine starts: before so many, no pid has been given twice."""
 
@@ -63,9 +65,9 @@ def kill_marked(marks: Collection[str], after: Birth | None = None) -> int:
     return _kill(lambda variables: bool(wanted & variables), after)
 
 
-def kill_descendants(family: str) -> int:
-    """As `kill_marked`: every process whose mark is of this family (`FAMILY.…`)."""
-    begins = f"{MARK_VARIABLE}={family}.".encode()
+def kill_descendants(*families: str) -> int:
+    """As `kill_marked`: every process whose mark is of one of these families (`FAMILY.…`)."""
+    begins = tuple(f"{MARK_VARIABLE}={family}.".encode() for family in families)
     return _kill(lambda variables: any(one.startswith(begins) for one in variables), None)
 
 
@@ -94,7 +96,8 @@ class Birth:
 
 
 def _kill(is_wanted: Callable[[set[bytes]], bool], after: Birth | None) -> int:
-    killed = 0
+    # One that is being killed may be seen again by the next pass.
+    killed: set[int] = set()
     own = os.getpid()
     for _ in range(_PASSES_MAX):
         pids = _pids() if after is None else after.later(_pids())
@@ -102,10 +105,27 @@ def _kill(is_wanted: Callable[[set[bytes]], bool], after: Birth | None) -> int:
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed += len(found)
+        killed.update(found)
         if not found:
             break
-    return killed
+    _let_die(killed)
+    return len(killed)
+
+
+def _let_die(pids: Iterable[int]) -> None:
+    """Return once they do not run any more: a signal is sent before it is obeyed."""
+    until_s = time.monotonic() + _DIE_WITHIN_S
+    for pid in pids:
+        while _state(pid) not in _DEAD and time.monotonic() < until_s:
+            time.sleep(0.0005)
+
+
+def _state(pid: int) -> bytes | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
+            return stat.read(4096).rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
 
 
 def _newest_pid() -> int | None:

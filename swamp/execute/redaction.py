@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from urllib.parse import quote, quote_plus
 
@@ -36,6 +36,15 @@ class Redactor:
     def __bool__(self) -> bool:
         return bool(self._forms)
 
+    @property
+    def longest(self) -> int:
+        """The length of the longest form, bytes."""
+        return max(map(len, self._forms), default=0)
+
+    def knows(self, data: bytes) -> bool:
+        """Whether any form of any value stands in the bytes."""
+        return any(form in data for form in self._forms)
+
     def text(self, text: str) -> str:
         """The text with every form of every value masked."""
         if not self._forms:
@@ -46,15 +55,13 @@ class Redactor:
     def whole(self, data: bytes) -> bytes:
         """The bytes with every form of every value masked."""
         # Looking for each form is many times faster than the pattern, and mostly there is none.
-        found = any(form in data for form in self._forms)
-        return self._pattern.sub(MASK, data) if found else data
+        return self._pattern.sub(MASK, data) if self.knows(data) else data
 
     def split(self, data: bytes) -> tuple[bytes, bytes]:
         """What of a stream can be passed on now, masked, and the rest that may begin a value."""
         masked: list[bytes] = []
         end = 0
-        found = any(form in data for form in self._forms)
-        for match in self._pattern.finditer(data) if found else ():
+        for match in self._pattern.finditer(data) if self.knows(data) else ():
             masked += (data[end : match.start()], MASK)
             end = match.end()
         rest = data[end:]
@@ -93,6 +100,22 @@ class RedactedStream:
         """What was held back and turned out to be no value."""
         rest, self._rest = self._rest, b""
         return rest
+
+
+class SecretScan:
+    """Looks for secrets in one stream, each known by how it is to be named to people."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._redactors = {shown: Redactor([value]) for shown, value in values.items()}
+        # A value that is split over two pieces is whole in the end of one with the next.
+        self._overlap = max((one.longest for one in self._redactors.values()), default=0) - 1
+        self._end = b""
+
+    def feed(self, data: bytes) -> str | None:
+        """Which secret the stream is known to hold with this piece; None without any."""
+        seen = self._end + data
+        self._end = seen[-self._overlap :] if self._overlap > 0 else b""
+        return next((shown for shown, one in self._redactors.items() if one.knows(seen)), None)
 
 
 def masked_outcome(outcome: Outcome, redactor: Redactor) -> Outcome:

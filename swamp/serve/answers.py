@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from datastore.definitions.inputs import InputError
 from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError
 from datastore.store import Store
 from swamp.client import DEGRADED_HEADER
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -111,7 +114,10 @@ def admin(handler: Handler) -> Handler:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """One line and a code for whatever went wrong; a page of another site gets nothing."""
+    """One line and a code for whatever went wrong; a page of another site gets nothing.
+
+    That a peer has gone while it was answered is nothing that went wrong here.
+    """
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
         return _error(403, "forbidden", f"requests of pages from {origin} are not served")
@@ -124,6 +130,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(status, code, str(error))
     except web.HTTPException as error:
         return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
+    except ConnectionError as error:
+        if request.transport is not None and not request.transport.is_closing():
+            raise
+        log.debug("%s %s: the peer has gone (%s)", request.method, request.path, error)
+        # It reaches nobody; without an answer aiohttp would take this for an error of ours.
+        return web.Response(status=400)
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

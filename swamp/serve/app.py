@@ -28,6 +28,12 @@ from swamp.tls import server_context
 
 __all__ = ["ServeOptions", "run_serve"]
 
+ACCEPTED_AT_ONCE = 4
+"""Connections taken in before others get their turn."""
+
+BACKLOG = 4096
+"""Connections that may wait in the kernel."""
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -66,8 +72,12 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         public = application(api, root, admin=False, checks=checks)
         await public.setup()
         try:
-            site = web.SockSite(public, door.listener, backlog=4096, ssl_context=door.tls)
+            # A crowd waits in the kernel: the loop takes in a few at a time, between other work.
+            site = web.SockSite(
+                public, door.listener, backlog=ACCEPTED_AT_ONCE, ssl_context=door.tls
+            )
             await site.start()
+            door.listener.listen(BACKLOG)
             async with on_socket(lock.layout, application(api, root, admin=True)):
                 report(_listening(options, door.listener.getsockname()[1]))
                 await stop.wait()

@@ -4,8 +4,8 @@ While it lives, a dispatch may read back what it has put, and nothing else, by a
 
 Makes true: the lease says that it wrote, durably, before the first byte is stored (promise 2); an
 output is whole and durable before it is acknowledged; a broken upload leaves nothing, nor does one
-with a secret in it that its dispatch knows. A body is never in memory as a whole, and every touch of
-the disk is in a thread.
+with a secret in it that its dispatch knows. A body is never in memory as a whole, and every touch
+of the disk is in a thread.
 """
 
 from __future__ import annotations

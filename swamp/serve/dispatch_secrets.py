@@ -76,7 +76,9 @@ class DispatchSecrets:
         for dispatch, call in calls.items():
             opened = self._try(dispatch, call)
             if isinstance(opened, SwampError):
-                log.warning("its worker alone knows the secrets in the output of %s: %s", dispatch, opened)
+                log.warning(
+                    "its worker alone knows the secrets in the output of %s: %s", dispatch, opened
+                )
 
     def check(self, call: Call) -> None:
         """SwampError when the call asks for what is not there. Blocks if it asks for any."""

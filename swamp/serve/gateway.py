@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 
 from aiohttp import WSMessage, WSMsgType, web
 
@@ -51,6 +52,8 @@ CLOSE_REFUSED = 4000
 CLOSE_BAD_FRAME = 4001
 CLOSE_SILENT = 4002
 """Codes of closed sockets. Too big a frame is closed with 1009, as WebSockets have it."""
+
+FRAMES = (WSMsgType.TEXT, WSMsgType.BINARY)
 
 REASON_MAX_BYTES = 120
 """What fits into the frame that closes a socket."""
@@ -105,6 +108,14 @@ class Closed(SwampError):
         self.code = code
 
 
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An enrolled worker, and what it sent before it was told so."""
+
+    session: Session
+    early: WSMessage | None
+
+
 class Gateway:
     """Serves the sockets of workers."""
 
@@ -119,6 +130,7 @@ class Gateway:
         """`received` is told of each frame of an enrolled worker, before it is handled."""
         self._sessions = sessions
         self._received = received
+        self._door = asyncio.Lock()
         self._arriving = 0
         self._arriving_most = arriving_most
         self._enroll_within_s = enroll_within_s
@@ -132,9 +144,9 @@ class Gateway:
         await socket.prepare(request)
         transport = SocketTransport(request, socket)
         try:
-            session = await self._arrive(request.remote or "", socket, transport)
-            if session is not None:
-                await self._attend(session, socket, transport)
+            arrived = await self._arrive(request.remote or "", socket, transport)
+            if arrived is not None:
+                await self._attend(arrived, socket, transport)
         except EnrollmentRefused as error:
             await self._say_why(socket, encode(refusal(error)))
             code = CLOSE_BAD_FRAME if error.code == "bad_frame" else CLOSE_REFUSED
@@ -144,9 +156,10 @@ class Gateway:
         return socket
 
     async def _attend(
-        self, session: Session, socket: web.WebSocketResponse, transport: SocketTransport
+        self, arrived: Arrived, socket: web.WebSocketResponse, transport: SocketTransport
     ) -> None:
         """Serve an enrolled worker until its socket has gone; Closed if that is its own fault."""
+        session = arrived.session
         closed: Closed | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -155,7 +168,7 @@ class Gateway:
                     group.create_task(self._beat(session)),
                 ]
                 try:
-                    await self._read(socket, session)
+                    await self._read(socket, arrived)
                 except Closed as error:
                     closed = error
                     log.info("worker %s: socket closed: %s", session.worker, error)
@@ -170,7 +183,7 @@ class Gateway:
 
     async def _arrive(
         self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
-    ) -> Session | None:
+    ) -> Arrived | None:
         """As `_enroll`, for no more sockets at once than fit: the others are to come again."""
         if self._arriving >= self._arriving_most:
             raise EnrollmentRefused(
@@ -187,7 +200,7 @@ class Gateway:
 
     async def _enroll(
         self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
-    ) -> Session | None:
+    ) -> Arrived | None:
         """The session, None if the peer has gone; Closed or EnrollmentRefused."""
         try:
             async with asyncio.timeout(self._enroll_within_s):
@@ -208,20 +221,27 @@ class Gateway:
                 permanent=False,
                 retry_after_ms=round(wait_s * 1000) + 1,
             )
-        answer = await self._unless_gone(socket, self._sessions.enroll(frame, transport))
+        answer, early = await self._unless_gone(socket, self._in_turn(frame, transport))
         if isinstance(answer, EnrollmentRefused):
             if answer.permanent:
                 self._failures.note(address, token)
             raise answer
-        return answer
+        return None if answer is None else Arrived(answer, early)
+
+    async def _in_turn(self, frame: Enroll, transport: SocketTransport) -> Session:
+        """Enroll; of a crowd one at a time begins, so that the work of others comes in between."""
+        async with self._door:
+            await asyncio.sleep(0)
+        return await self._sessions.enroll(frame, transport)
 
     @staticmethod
     async def _unless_gone(
         socket: web.WebSocketResponse, enrolling: Coroutine[None, None, Session]
-    ) -> Session | EnrollmentRefused | None:
-        """What enrolling comes to; None, and nothing has been made, if the peer leaves before.
+    ) -> tuple[Session | EnrollmentRefused | None, WSMessage | None]:
+        """What enrolling comes to, and what came in meanwhile.
 
-        A worker has nothing to say before it is enrolled: whatever comes in is its goodbye.
+        None, and nothing has been made, if that is the peer's goodbye. A frame waits for its turn,
+        and nothing is read behind it before that.
         """
 
         async def answer() -> Session | EnrollmentRefused:
@@ -232,20 +252,26 @@ class Gateway:
 
         async with asyncio.TaskGroup() as group:
             enrolled = group.create_task(answer())
-            goodbye = group.create_task(socket.receive())
-            await asyncio.wait((enrolled, goodbye), return_when=asyncio.FIRST_COMPLETED)
+            early = group.create_task(socket.receive())
+            await asyncio.wait((enrolled, early), return_when=asyncio.FIRST_COMPLETED)
+            if early.done() and early.result().type in FRAMES:
+                await asyncio.wait((enrolled,))
             enrolled.cancel()
-            goodbye.cancel()
-        return None if enrolled.cancelled() else enrolled.result()
+            early.cancel()
+        return (
+            None if enrolled.cancelled() else enrolled.result(),
+            None if early.cancelled() else early.result(),
+        )
 
     # -- frames ----------------------------------------------------------------------------------
 
-    async def _read(self, socket: web.WebSocketResponse, session: Session) -> None:
+    async def _read(self, socket: web.WebSocketResponse, arrived: Arrived) -> None:
         """Hand the frames over, at the pace that a socket may have; Closed for a wrong one."""
+        session, early = arrived.session, arrived.early
         clock = asyncio.get_running_loop().time
         pace = Pace(clock())
         while True:
-            message = await socket.receive()
+            message, early = early or await socket.receive(), None
             frame = _frame(message)
             if frame is None:
                 return

@@ -17,6 +17,7 @@ from typing import Any
 
 from controllers.retention import Keep
 from datastore.clock import SystemClock
+from datastore.errors import alone
 from datastore.ids import uuid7
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
@@ -82,9 +83,9 @@ class OwnRun:
         except BaseException as error:
             # Told where the command is: this thread has nobody who could mend it.
             if self._started.done():
-                self._failed = _only(error)
+                self._failed = alone(error)
             else:
-                self._started.set_exception(_only(error))
+                self._started.set_exception(alone(error))
 
     async def _orchestrate(self, lock: RepositoryLock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,10 +96,3 @@ class OwnRun:
         async with on_socket(self._layout, application(api, api.health, admin=True)):
             self._started.set_result(None)
             await self._stop.wait()
-
-
-def _only(error: BaseException) -> BaseException:
-    """What went wrong, without the group that a task group makes of it."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

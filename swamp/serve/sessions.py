@@ -22,6 +22,7 @@ from datastore.kinds import LEASES, Lease, Outcome, Pending
 from datastore.store import Store
 from swamp.execute.redaction import masked_outcome, masked_piece
 from swamp.protocol import (
+    DRAIN_REASON_MAX,
     PROTOCOL_VERSION,
     Accepted,
     Ack,
@@ -162,7 +163,7 @@ class Sessions:
         self._send_to(worker, Cancel(dispatch=dispatch))
 
     def drain(self, worker: str, reason: str) -> None:
-        self._send_to(worker, Drain(reason=reason))
+        self._send_to(worker, Drain(reason=reason[:DRAIN_REASON_MAX]))
 
     def cut(self, worker: str, reason: str) -> None:
         session = self._open.get(worker)

@@ -7,15 +7,15 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from controllers.forgetting import StillThere, forget_worker
+from controllers.forgetting import StillThere, no_such_worker
 from controllers.placement import takes_probes
 from controllers.probes import WAIT_S, Verdict
 from datastore.clock import stamp
-from datastore.errors import NotFound
 from datastore.kinds import LEASES, WORKERS
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told
 from swamp.serve.served import Served
+from swamp.worker_files import forget
 
 VERIFY_WITHIN_S = 120.0
 
@@ -54,7 +54,7 @@ class WorkersApi:
         name = request.match_info["name"]
         worker = self._store.find(WORKERS, name)
         if worker is None:
-            raise NotFound(f"no worker '{name}' ever enrolled; see `swamp worker list --all`")
+            raise no_such_worker(name)
         if not takes_probes(worker):
             state = "draining" if worker.live else "disconnected"
             raise ApiError(409, "worker_unavailable", f"worker '{name}' is {state}")
@@ -68,12 +68,14 @@ class WorkersApi:
 
     async def forget(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
+        name = request.match_info["name"]
         try:
-            worker = forget_worker(self._store, request.match_info["name"])
+            answer = await forget(self._store, self._served.layout, name)
         except StillThere as error:
             raise ApiError(409, "worker_in_use", str(error)) from None
-        assert worker.status is not None
-        return await done(self._store, {"name": worker.name, "token": worker.status.token})
+        # Whoever enrolls next must not find what was asked of the one before.
+        await self._served.look_at_desired(WORKERS, name)
+        return await done(self._store, answer)
 
 
 def _told_verdict(worker: str, verdict: Verdict) -> views.View:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swamp.execute.execution import Host
+from swamp.execute.scratch import Scratch, take_scratch
 from swamp.traces import Traces, open_traces
 from swamp.worker.guarding import Guard
 from swamp.worker.machine import machine_id
@@ -20,6 +21,9 @@ from swamp.worker.options import BadOptions, WorkerOptions
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LEFT = (
+    "an earlier worker of this cache folder was killed with its guard: ended the {} processes left"
+)
 
 
 async def run_worker(
@@ -31,12 +35,14 @@ async def run_worker(
 
     `report` gets each event as a dictionary, `kind` first. SwampError when it cannot even start.
     """
-    async with _folders(options.cache_dir) as (cache, scratch):
+    async with _folders(options.cache_dir) as (cache, scratch), _traces() as traces:
         machine = await asyncio.to_thread(machine_id, cache)
+        if scratch.killed:
+            report({"kind": "warning", "message": _LEFT.format(scratch.killed)})
         guard = Guard(options.ca_cert)
-        async with _traces() as traces, guard.running():
-            host = Host(scratch, guard, traces=traces)
-            worker = Worker(options, machine, host, report, randomness or random.Random())
+        host = Host(scratch.folder, guard, traces=traces, family=scratch.family)
+        worker = Worker(options, machine, host, report, randomness or random.Random())
+        async with guard.running():
             with _signals_to(worker):
                 code = await worker.run()
                 if code == EXIT_DRAINED:
@@ -68,20 +74,20 @@ async def _traces() -> AsyncIterator[Traces | None]:
 
 
 @asynccontextmanager
-async def _folders(cache_dir: Path | None) -> AsyncIterator[tuple[Path, Path]]:
-    """The cache folder, and inside of it one for the scratch folders of this process alone."""
+async def _folders(cache_dir: Path | None) -> AsyncIterator[tuple[Path, Scratch]]:
+    """The cache folder, and inside of it one for the scratch folders of this process alone.
+
+    What dead workers of the cache folder left running is killed before.
+    """
     own = cache_dir is None
     cache = cache_dir or Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="swamp-worker-"))
     try:
-        scratch = await asyncio.to_thread(_make_scratch, cache)
+        scratch = await asyncio.to_thread(take_scratch, cache)
     except OSError as error:
         raise BadOptions(f"the cache folder {cache} cannot be used: {error.strerror}") from error
     try:
         yield cache, scratch
     finally:
-        await asyncio.to_thread(shutil.rmtree, cache if own else scratch, ignore_errors=True)
-
-
-def _make_scratch(cache: Path) -> Path:
-    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Path(tempfile.mkdtemp(prefix="scratch-", dir=cache))
+        await asyncio.to_thread(scratch.remove)
+        if own:
+            await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)

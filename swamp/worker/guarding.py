@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from datastore.errors import alone
 from swamp.execute.environment import runner_environment
 from swamp.protocol import CA_VARIABLE
 
@@ -68,16 +69,23 @@ class Guard:
     async def running(self) -> AsyncIterator[Guard]:
         """Keep a guard process alive; at the end it has gone as well."""
         await self._start()
-        async with asyncio.TaskGroup() as tasks:
-            keeper = tasks.create_task(self._keep())
-            try:
-                yield self
-            finally:
-                keeper.cancel()
+        failed: BaseException | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                keeper = tasks.create_task(self._keep())
+                try:
+                    yield self
+                finally:
+                    keeper.cancel()
+        except BaseExceptionGroup as group:
+            # Raised below, once the guard has gone; that a group kept it is nobody's business.
+            failed = alone(group)
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
             await process.wait()
+        if failed is not None:
+            raise failed
 
     async def _keep(self) -> None:
         while True:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from datastore.errors import SwampError
 from swamp.protocol import DATA_PATH, DEATH_PATH
 
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
+_NO_ADDRESS = "'{}' is not an address of an orchestrator; expected ws://HOST:PORT"
 
 
 class BadOptions(SwampError):
@@ -40,14 +41,27 @@ class WorkerOptions:
 
 def socket_url(url: str) -> str:
     """The WebSocket address of an orchestrator given as ws, wss, http or https; else BadUrl."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise BadUrl(_NO_ADDRESS.format(url)) from None
     if parts.scheme.lower() not in _SCHEMES or not parts.hostname:
-        raise BadUrl(f"'{url}' is not an address of an orchestrator; expected ws://HOST:PORT")
+        raise BadUrl(_NO_ADDRESS.format(url))
     if "@" in parts.netloc:
         raise BadUrl(
             f"the address of '{parts.hostname}' holds a user or password; a worker has a token"
         )
+    if not _has_port(parts):
+        raise BadUrl(f"'{url}' has no port that can be: expected a number from 1 to 65535")
     return urlunsplit(parts._replace(scheme=_SCHEMES[parts.scheme.lower()], fragment=""))
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Whether its port is one that can be dialled, or is left out."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def data_url(url: str) -> str:

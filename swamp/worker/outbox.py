@@ -36,11 +36,12 @@ class Delivery:
     def __init__(self, dispatch: str, wake: Callable[[], None]) -> None:
         self.dispatch = dispatch
         self.result: ResultFrame | None = None
+        self.result_sent = False
+        """Whether a socket has taken the result; it may have been lost on the way."""
         self._wake = wake
         self._pieces: deque[_Piece] = deque()
         self._first_seq = 1
         self._next_seq = 1
-        self._result_sent = False
         self._held_bytes = 0
         self._unbounded = False
         self._dropped = False
@@ -70,8 +71,8 @@ class Delivery:
         if self._next_seq < self._end_seq:
             self._next_seq += 1
             return self._pieces[self._next_seq - 1 - self._first_seq].frame
-        if self.result is not None and not self._result_sent:
-            self._result_sent = True
+        if self.result is not None and not self.result_sent:
+            self.result_sent = True
             return self.result
         return None
 
@@ -95,7 +96,7 @@ class Delivery:
 
     def repeat_result(self) -> None:
         """Send the result again if there is one."""
-        self._result_sent = False
+        self.result_sent = False
         self._wake()
 
     def lift_limit(self) -> None:

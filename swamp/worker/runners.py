@@ -28,6 +28,9 @@ Report = Callable[..., None]
 """Called with the kind of an event and its fields by name; None fields are left out."""
 
 LOST = "worker_lost"
+CUT_OFF = "cut_off"
+LEASE_ENDED = "lease_ended"
+"""Why runners are killed. Nobody but the worker's own log hears of the last two."""
 
 
 class Runners:
@@ -68,6 +71,7 @@ class Runners:
             self.outbox.say(Refused(dispatch=name, reason=refusal))
             return False
         self.outbox.say(Accepted(dispatch=name))
+        self._report("dispatch_started", **_names(frame))
         tasks.create_task(self._carry_out(frame, self.outbox.open(name)))
         return True
 
@@ -79,11 +83,12 @@ class Runners:
 
     def settle(self, enrolled: Enrolled) -> None:
         """Make this side equal to what the orchestrator holds, on a new socket."""
-        for name in self.slots.taken():
+        for name in self.outbox.finished():
             if name not in enrolled.keep:
-                self.abandon(name)
-        for name in enrolled.kill:
-            self.abandon(name)
+                self._tell_late(name)
+        for name in [*self.slots.taken(), *enrolled.kill]:
+            if name not in enrolled.keep:
+                self.abandon(name, LEASE_ENDED)
         for name, have in enrolled.keep.items():
             delivery = self.outbox.of(name)
             if delivery is not None:
@@ -94,17 +99,17 @@ class Runners:
                 delivery.forget_output()
                 delivery.repeat_result()
 
-    def abandon(self, dispatch: str) -> None:
+    def abandon(self, dispatch: str, reason: str) -> None:
         """Kill the runner if there is one, and owe nothing for it."""
         self.outbox.close(dispatch)
         execution = self._executions.get(dispatch)
         if execution is not None:
-            execution.kill(LOST)
+            execution.kill(reason)
 
-    def abandon_running(self) -> None:
+    def abandon_running(self, reason: str) -> None:
         """Kill every runner; finished results stay owed."""
         for name in self.slots.taken():
-            self.abandon(name)
+            self.abandon(name, reason)
 
     def stop_all(self) -> None:
         """TERM to every runner; the results say that the worker was lost."""
@@ -117,16 +122,16 @@ class Runners:
         for execution in self._executions.values():
             execution.kill(LOST)
 
+    def _tell_late(self, dispatch: str) -> None:
+        """The lease of a result that is owed has ended: say what that means for the result."""
+        delivery = self.outbox.of(dispatch)
+        if delivery is not None:
+            unless = " (unless it had arrived before)" if delivery.result_sent else ""
+            message = f"the result of {dispatch} came too late and is refused{unless}"
+            self._report("warning", message=f"{message}: its lease had ended", dispatchId=dispatch)
+
     async def _carry_out(self, frame: Dispatch, delivery: Delivery) -> None:
         name = frame.dispatch
-        call = {"modelType": frame.call.model_type, "methodName": frame.call.method}
-        self._report(
-            "dispatch_started",
-            dispatchId=name,
-            **call,
-            workflowName=frame.workflow,
-            stepName=frame.step,
-        )
         start_ns = time.time_ns()
         outcome = await self._outcome(frame, delivery)
         if self._host.traces is not None and not is_probe(name):
@@ -134,7 +139,7 @@ class Runners:
         self._executions.pop(name, None)
         self.slots.release(name)
         delivery.finish(outcome)
-        self._report("dispatch_finished", dispatchId=name, **call, **_ending(outcome))
+        self._report("dispatch_finished", **_names(frame), **_ending(outcome))
         self._changed()
 
     async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
@@ -169,6 +174,16 @@ def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:
         attributes={"swamp.dispatch": frame.dispatch, "swamp.outcome": outcome.reason},
         error=None if outcome.ok else outcome.error or outcome.reason,
     )
+
+
+def _names(frame: Dispatch) -> dict[str, str]:
+    return {
+        "dispatchId": frame.dispatch,
+        "modelType": frame.call.model_type,
+        "methodName": frame.call.method,
+        "workflowName": frame.workflow,
+        "stepName": frame.step,
+    }
 
 
 def _ending(outcome: Outcome) -> dict[str, Any]:

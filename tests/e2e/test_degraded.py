@@ -53,6 +53,12 @@ def asked(repo: Repo, path: str, body: Any = None) -> tuple[int, dict[str, str],
         return error.code, dict(error.headers), json.load(error)
 
 
+def metrics(repo: Repo) -> list[str]:
+    """The lines of `/metrics`, which does not wait for the disk."""
+    with urllib.request.urlopen(f"{repo.url}/metrics", timeout=8) as answer:
+        return str(answer.read().decode()).splitlines()
+
+
 def fill(repo: Repo) -> Path:
     """Take every byte that is left."""
     ballast = repo.path / "ballast"
@@ -99,6 +105,7 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
     assert "journal" in health["degraded"]
     assert "full" in health["degraded"]
     assert health["takesWork"] is False
+    assert "swamp_degraded 1" in metrics(repo)
 
     began = time.monotonic()
     status, headers, listed = asked(repo, "/api/v1/runs")

@@ -33,6 +33,15 @@ PARTS = {
     "swamp.journal_wait", "swamp.journal_write",
 }  # fmt: skip
 
+LOCAL = """name: here
+jobs:
+  - name: job
+    steps:
+      - name: s
+        task: {type: model_method, modelType: command/shell, modelName: here, methodName: execute,
+               inputs: {run: "echo parent=$TRACEPARENT"}}
+"""
+
 
 class Collector:
     """Takes what is exported: spans as (service, span), and names of metrics."""
@@ -132,6 +141,32 @@ def test_a_run_is_one_trace_over_server_worker_and_runner(repo: Repo, collector:
     assert f"parent=00-{run.replace('-', '')}-{runner}-01" in stdout_of(repo, run)
     assert any(span.name == "swamp.enrollment" for _, span in collector.spans)
     collector.wait(lambda: "swamp_leases_total" in collector.metrics)
+
+
+def test_runners_join_where_only_the_server_is_traced(repo: Repo, collector: Collector) -> None:
+    untraced = dict(repo.env)
+    repo.env |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    repo.serve()
+    repo.env = untraced
+    repo.worker("w1", "--label", "pool=worker")
+    run = one_run(repo)
+    collector.wait(lambda: set(collector.of_run(run)) >= PARTS - {"swamp.worker_execution"})
+    spans = collector.of_run(run)
+    assert "swamp.worker_execution" not in spans
+    assert f"-{spans['swamp.execution'][1].span_id.hex()}-01" in stdout_of(repo, run)
+
+    # A step that the server runs itself has no dispatch: its own span is the parent.
+    repo.write("workflows/here.yaml", LOCAL)
+    repo.swamp("workflow", "run", "here")
+    run = str(repo.json("run", "list")["runs"][0]["runId"])
+    collector.wait(lambda: "swamp.run" in collector.of_run(run))
+    spans = collector.of_run(run)
+    assert set(spans) == {"swamp.run", "swamp.step"}
+    parent = f"00-{run.replace('-', '')}-{spans['swamp.step'][1].span_id.hex()}-01"
+    assert f"parent={parent}" in stdout_of(repo, run)
 
 
 @pytest.mark.parametrize("collector_is", ["refuses", "never answers"])

@@ -88,7 +88,7 @@ def test_a_cordoned_worker_gets_nothing_and_its_note_is_told(repo: Repo) -> None
 def test_wrong_asks_are_told_in_one_line(repo: Repo) -> None:
     repo.serve()
     for arguments, code, said in (
-        (["worker", "cordon", "nobody"], 1, "no worker 'nobody' ever enrolled"),
+        (["worker", "cordon", "nobody"], 1, "no worker 'nobody' is known here"),
         (["worker", "cordon"], 2, "either a worker's name or --label"),
         (["queue", "pause", "--label", "pool"], 2, "expected KEY=VALUE"),
     ):

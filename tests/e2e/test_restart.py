@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -127,7 +128,19 @@ def test_a_run_survives_its_client_and_is_watched_again_from_any_event(repo: Rep
         assert _events(repo, run_id, after) == everything[after:]
 
 
-def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo) -> None:
+def _guards(server: int) -> list[int]:
+    """The guard of a process; its other children are steps."""
+    found = [guard for guard in alive_with("swamp.worker.guard") if _parent(guard) == server]
+    assert len(found) == 1
+    return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "its guard killed, too"])
+def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo, guarded: bool) -> None:
     repo.write(
         "workflows/here.yaml",
         "name: here\njobs:\n  - name: job\n    steps:\n      - name: step\n"
@@ -139,7 +152,13 @@ def test_steps_on_the_server_itself_end_with_it_and_say_so(repo: Repo) -> None:
     repo.until(lambda: bool(repo.json("run", "list")["runs"]), "the run")
     run_id = repo.json("run", "list")["runs"][0]["runId"]
     repo.until(lambda: bool(alive_with(f"SWAMP_DISPATCH={run_id}")), "the step's process")
+    guards = [] if guarded else _guards(server.process.pid)
+    for guard in guards:
+        os.kill(guard, signal.SIGSTOP)
     server.terminate(signal.SIGKILL)
+    for guard in guards:
+        os.kill(guard, signal.SIGKILL)
+        assert alive_with(f"SWAMP_DISPATCH={run_id}"), "nobody is left to end it"
     repo.serve()
     out, _ = run.communicate(timeout=30)
     view = json.loads(out[out.index("{\n") :])

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import json
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,33 @@ def test_masking_goes_on_after_a_restart_of_the_server(repo: Repo) -> None:
     go.touch()
     assert running.wait(30) == 0
     assert step(repo, "long")["status"]["outcome"]["stdout"].count("***") == 3
+    assert leaks(repo, SECRET) == []
+
+
+def test_no_output_takes_a_secret_also_after_a_restart(repo: Repo) -> None:
+    vault(repo)
+    go = repo.base / "go"
+    put_it = f'printf "x$K" | {sys.executable} -m swamp data put result -'
+    inputs = {"run": f"echo up; {wait_for(go)}; {put_it}", "env": {"K": ASK}, "outputs": ["result"]}
+    workflow(repo, "long", inputs)
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    running = repo.start("workflow", "run", "long", "--server", repo.url)
+    repo.until(
+        lambda: any(b'"up' in path.read_bytes() for path in repo.path.glob(".swamp/events/*")),
+        "the step's first words",
+    )
+    server.process.kill()
+    server.wait()
+    repo.serve()
+    go.touch()
+    assert running.wait(30) == 1
+    outcome = step(repo, "long")["status"]["outcome"]
+    assert outcome["exitCode"] == 1
+    assert outcome["stderr"] == (
+        "Error: output 'result' holds the secret 'KEY' of vault 'main'; outputs are not for"
+        " secrets\n"
+    )
     assert leaks(repo, SECRET) == []
 
 

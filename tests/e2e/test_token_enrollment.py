@@ -93,7 +93,9 @@ def test_the_end_of_a_token_cuts_its_worker_and_its_steps_end_by_the_rules(repo:
     assert stopped(worker, 3) == "enrollment token 'w1' has been revoked"
     assert time.monotonic() - begun < 5
     repo.until(lambda: len(repo.records("pending")) == 2, "the next episode of the step")
-    assert {one["status"]["state"] for one in repo.records("leases").values()} == {"expired"}
+    assert [
+        (one["status"]["state"], one["status"]["reason"]) for one in repo.records("leases").values()
+    ] == [("expired", "worker lost: token 'w1' was revoked")]
     assert other.process.poll() is None
     run.kill()
     run.communicate()

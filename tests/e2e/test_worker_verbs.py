@@ -24,7 +24,8 @@ def test_a_drained_worker_finishes_leaves_and_stays_away_until_it_is_taken_back(
     worker.lines.kind("dispatch_started")
     drained = repo.json("worker", "drain", "w1", "--note", "new kernel")
     assert drained["workers"][0]["inForce"]
-    assert worker.lines.kind("draining")["reason"] == "shutdown"
+    told = worker.lines.kind("draining")
+    assert (told["reason"], told["detail"]) == ("shutdown", "drained by an operator: new kernel")
     assert status(repo) == ("draining", 1)
     repo.shell_workflow("next", {"s": "true"})
     second = repo.start("workflow", "run", "next")
@@ -75,12 +76,22 @@ def test_a_forgotten_worker_makes_room_for_another_machine(repo: Repo) -> None:
     repo.until(lambda: status(repo)[0] == "disconnected", "the worker to be gone")
     assert repo.json("worker", "forget", "w1") == {"name": "w1", "token": "w1"}
     assert status(repo) == ("unknown", 0)
-    assert repo.json("worker", "token", "list")[0]["bindingCount"] == 0
+    token = repo.json("worker", "token", "list")[0]
+    assert (token["state"], token["bindingCount"]) == ("unused", 0)
     assert "no worker 'w1'" in repo.swamp("worker", "forget", "w1", code=1).stderr
     repo.until(lambda: not repo.records("workers"), "its file to be gone")
 
     other = repo.worker("w1", "--cache-dir", str(repo.base / "another-machine"))
-    other.terminate()
+    assert repo.json("worker", "drain", "w1")["workers"][0]["inForce"]
+    assert other.wait() == 0
+    repo.until(lambda: status(repo)[0] == "disconnected", "the second machine to be gone")
+    assert repo.json("worker", "forget", "w1") == {"name": "w1", "token": "w1"}
+    assert not (repo.path / "datastore/desired/workers/w1.yaml").exists()
+
+    # What was asked of the one before is not asked of this one.
+    third = repo.worker("w1", "--cache-dir", str(repo.base / "a-third-machine"))
+    assert status(repo) == ("idle", 0)
+    third.terminate()
     server.terminate()
     assert repo.json("worker", "forget", "w1")["name"] == "w1"
     assert repo.json("worker", "list", "--all")["count"] == 0

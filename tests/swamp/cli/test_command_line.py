@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer
 
+from datastore.errors import AlreadyExists, NotFound
 from datastore.layout import Layout
 from swamp.cli.app import app
 
@@ -104,6 +105,30 @@ def test_repo_dir_works_before_and_after_the_command_and_by_environment(
         (["worker", "connect"], "no server"),
         (["worker", "connect", "ws://x"], "no token"),
         (["worker", "connect", "ftp://x", "--token", "a.b"], "ws://HOST:PORT"),
+        (["worker", "connect", "ws://h:99999", "--token", "a.b"], "a number from 1 to 65535 "),
+        (
+            ["worker", "connect", "ws://x", "--token", "s3cret"],
+            "Error: this is no token: expected ",
+        ),
+        (
+            ["worker", "connect", "ws://x", "--token", ".x"],
+            "this is no token: expected NAME.SECRET",
+        ),
+        (
+            ["worker", "connect", "ws://x", "--token", "x."],
+            "this is no token: expected NAME.SECRET",
+        ),
+        (
+            ["worker", "connect", "ws://x", "--token", "a.b", "--max-dispatches", "0"],
+            "Error: --max-dispatches '0': expected a number from 1 (",
+        ),
+        (
+            ["worker", "connect", "ws://x", "--token", "a.b", "--concurrency", "100000000"],
+            "Error: --concurrency '100000000': expected a number from 1 to 4096, or auto ",
+        ),
+        (["worker", "list", "--server", "ftp://x"], "Error: --server 'ftp://x' is no server URL"),
+        (["run", "list", "--server", "http://h:99999"], "Error: --server 'http://h:99999' is no "),
+        (["run", "list", "--server", "http://h:0"], "Error: --server 'http://h:0' is no "),
         (
             ["workflow", "run", "w", "--priority", "9"],
             "--priority '9': expected a number from 1 to 5 ",
@@ -137,6 +162,30 @@ def test_a_missing_repository_is_one_line_and_exit_code_1(
     assert "swamp init" in result.err
     error = json.loads(swamp("worker", "list", "--json").err)
     assert error["code"] == "no_repository"
+
+
+def test_errors_out_of_task_groups_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, swamp: Any
+) -> None:
+    def raises(*errors: Exception) -> None:
+        def fail(*_: Any) -> None:
+            raise ExceptionGroup("outer", [ExceptionGroup("inner", errors)])
+
+        monkeypatch.setattr("datastore.repository_init.initialize", fail)
+
+    raises(NotFound("not here"))
+    result = swamp("init", ".")
+    assert (result.code, result.err) == (1, "Error: not here\n")
+    raises(NotFound("not here"), AlreadyExists("nor there"))
+    assert json.loads(swamp("init", ".", "--json").err) == {
+        "error": "not here",
+        "code": "not_found",
+    }
+    raises(OSError(28, "No space left on device", "/a/file"))
+    assert swamp("init", ".").err == "Error: /a/file: No space left on device\n"
+    raises(NotFound("not here"), ZeroDivisionError())
+    with pytest.raises(ExceptionGroup, match="inner"):
+        swamp("init", ".")
 
 
 def test_an_error_of_the_system_names_the_file(tmp_path: Path, swamp: Any) -> None:

@@ -189,6 +189,22 @@ def test_why_a_step_could_not_even_wait_is_said_when_it_fails() -> None:
     ]
 
 
+def test_why_a_step_that_waited_failed_before_it_ran_is_said_when_it_fails() -> None:
+    """Regression: only a wait in vain was told all along; a secret that is not there was not."""
+    script = started()
+    step(script)
+    script.at(0.1, "step_queued", job="long-job", step="long-step", requirement="any worker")
+    error = "vault 'main' has no secret 'NOPE'"
+    script.at(
+        5, "step_failed", job="long-job", step="long-step", durationMs=5000, error=error,
+        reason="not_started", allowedFailure=False,
+    )  # fmt: skip
+    assert script.shown[-2:] == [
+        " long-job │ failed long-step in 5.0s · 14:29:11 UTC",
+        f" long-job │   {error}",
+    ]
+
+
 def test_a_step_that_somebody_cancelled_by_its_file_says_which() -> None:
     script = Script()
     script.at(0, "run_started", run="r", workflow="w", jobs=["job"])

@@ -92,13 +92,35 @@ def test_outputs_are_listed(outputs: OutputFiles, swamp: Any) -> None:
         "x     2        5      application/octet-stream  2026-11-29T16:41:31.123Z",
     ]
     assert swamp("data", "list", "probe", "--json").json["total"] == 1
-    assert swamp("data", "list", "none").out == "Model none has no outputs\n"
     versions = swamp("data", "versions", "probe", "x", "--json").json
     assert [(v["version"], v["size"], v["isLatest"]) for v in versions["versions"]] == [
         (2, 5, True),
         (1, 8, False),
     ]
     assert "run-1" in swamp("data", "versions", "probe", "x").out
+
+
+def test_outputs_of_a_model_that_is_not_there_are_an_error(
+    outputs: OutputFiles, repo: Layout, swamp: Any
+) -> None:
+    (repo.models / "command").mkdir(parents=True, exist_ok=True)
+    (repo.models / "command" / "m.yaml").write_text(
+        "id: 5a7e8d3c-2f4b-4c1d-9e0f-1a2b3c4d5e6f\nname: builder\ntype: command/shell\n"
+    )
+    inline = {"type": "model_method", "modelType": "command/shell", "modelName": "inline",
+              "methodName": "execute", "inputs": {"run": "true"}}  # fmt: skip
+    jobs = [{"name": "j", "steps": [{"name": "s", "task": inline}]}]
+    (repo.workflows / "w.yaml").write_text(json.dumps({"name": "w", "jobs": jobs}))
+    for there in ("builder", "inline"):
+        assert swamp("data", "list", there).out == f"Model {there} has no outputs\n"
+    for verb in (["list", "bulider"], ["get", "bulider", "x"], ["versions", "bulider", "x"]):
+        failed = swamp("data", *verb)
+        assert failed.code == 1
+        assert failed.err == (
+            "Error: no model 'bulider' and no outputs of one; did you mean 'builder'?\n"
+        )
+    # Outputs outlive the definition of their model.
+    assert swamp("data", "list", "probe").code == 0
 
 
 def test_an_output_is_got(outputs: OutputFiles, swamp: Any, tmp_path: Path) -> None:

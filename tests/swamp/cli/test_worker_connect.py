@@ -1,5 +1,6 @@
 """`worker connect`: flags and environment to options, events to calm lines."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +22,33 @@ def test_an_empty_part_of_a_label_is_wrong_usage(text: str) -> None:
         labels("", [text])
 
 
+@pytest.mark.parametrize("text", ["pool=a\nb", "pool=\x1b[2J", "po\x07ol=a", "pool=\u202eb"])
+def test_what_a_terminal_obeys_is_no_label(text: str) -> None:
+    for given in (("", [text]), (text, [])):
+        with pytest.raises(typer.BadParameter, match="expected printable") as refused:
+            labels(*given)
+        assert str(refused.value).isprintable()
+
+
+def test_a_label_has_one_value() -> None:
+    for given in (("", ["a=b", "a=c"]), ("a=b,a=c", [])):
+        with pytest.raises(typer.BadParameter, match="'a' is given twice, as 'b' and 'c'"):
+            labels(*given)
+    assert labels("a=b,a=b", []) == {"a": "b"}
+
+
 def test_slots_are_a_number_or_as_many_as_there_are_cpus() -> None:
     assert slots("3") == 3
     assert slots("auto") >= 1
-    for text in ("0", "-1", "many", "1.5"):
-        with pytest.raises(typer.BadParameter, match="expected a number from 1, or auto"):
+    for text in ("0", "-1", "many", "1.5", "4097", "9" * 5000):
+        with pytest.raises(typer.BadParameter, match="expected a number from 1 to 4096, or auto"):
             slots(text)
+
+
+STEP = {
+    "workflowName": "build", "stepName": "compile",
+    "modelType": "command/shell", "methodName": "execute",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -39,23 +61,23 @@ def test_slots_are_a_number_or_as_many_as_there_are_cpus() -> None:
         ({"kind": "disconnected", "reason": "closed"}, "disconnected: closed"),
         ({"kind": "retrying", "delayMs": 1500}, "trying again in 1.5s"),
         ({"kind": "draining", "reason": "signal"}, "draining: signal"),
+        (
+            {"kind": "draining", "reason": "shutdown", "detail": "by an operator:\n\x1b[2Jdisk"},
+            "draining: by an operator: disk",
+        ),
         ({"kind": "drain_complete"}, "all work is done"),
         ({"kind": "stopped", "reason": "signal"}, "stopped: signal"),
-        ({"kind": "dispatch_started", "workflowName": "w", "stepName": "s"}, "started w/s"),
+        ({"kind": "dispatch_started", **STEP}, "started build/compile (command/shell.execute)"),
         (
-            {"kind": "dispatch_started", "modelType": "command/shell", "methodName": "execute"},
-            "started command/shell.execute",
-        ),
-        (
-            {"kind": "dispatch_finished", "stepName": "s", "status": "success", "durationMs": 1200},
-            "done s in 1.2s",
+            {"kind": "dispatch_finished", **STEP, "status": "success", "durationMs": 1200},
+            "done build/compile in 1.2s (command/shell.execute)",
         ),
         (
             {
-                "kind": "dispatch_finished", "stepName": "s", "status": "error", "durationMs": 0,
+                "kind": "dispatch_finished", **STEP, "status": "error", "durationMs": 0,
                 "error": "exited with code 7",
             },
-            "failed s in 0.0s: exited with code 7",
+            "failed build/compile in 0.0s (command/shell.execute): exited with code 7",
         ),
         ({"kind": "heartbeat"}, None),
     ],
@@ -98,6 +120,21 @@ def test_options_reach_the_worker_and_the_token_is_never_printed(
     assert (options.concurrency, options.max_dispatches, options.reconnect) == (2, 7, False)
     assert (options.idle_timeout_s, options.drain_timeout_s) == (300, 9)
     assert options.cache_dir is None
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_authorities_that_do_not_do_are_one_line(
+    tmp_path: Path, swamp: Any, content: str | None
+) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    trust = ("--token", "t1.x", "--ca-cert", str(file))
+    result = swamp("worker", "connect", "ws://127.0.0.1:9", *trust)
+    missing, useless = ": No such file or directory", " is no PEM file with a CERTIFICATE"
+    problem = missing if content is None else useless
+    assert (result.code, result.err) == (1, f"Error: --ca-cert {file}{problem}\n")
+    assert "connecting" not in result.out
 
 
 def test_a_refused_worker_is_exit_code_3_with_the_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import os
@@ -38,10 +39,12 @@ from datastore.record import Record
 from datastore.store import Store
 from swamp.serve.credentials import Credentials
 from swamp.serve.data_plane import DataPlane
+from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.step_data import OutputsOfSteps
 
 AT = "2026-11-29T16:41:31.123Z"
 MOST = 1 << 20
+SECRET = 'pass"word-94121'
 CALL = Call(
     model_type="command/shell",
     model="probe",
@@ -89,6 +92,7 @@ class Plane:
     leases: LeaseController
     outputs: OutputsOfSteps
     credentials: Credentials
+    secrets: DispatchSecrets
     url: str = ""
     http: aiohttp.ClientSession = field(init=False)
 
@@ -142,9 +146,10 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
     outputs = OutputsOfSteps(OutputFiles(Layout(tmp_path)), lambda call: None)
     outputs.load(store)
     credentials = Credentials(b"k" * 32)
+    secrets = DispatchSecrets(credentials, lambda vault, key: SECRET)
     served = DataPlane(store, outputs, credentials, clock, MOST)
-    served.bind(leases)
-    made = Plane(tmp_path, journal, store, leases, outputs, credentials)
+    served.bind(leases, secrets.scan)
+    made = Plane(tmp_path, journal, store, leases, outputs, credentials, secrets)
     leased(store)
     async with aiohttp.ClientSession() as made.http, served.on_loopback() as made.url:
         yield made
@@ -332,3 +337,53 @@ def test_the_credential_tells_nothing_but_the_dispatch() -> None:
     assert other.dispatch_of(token) is None
     assert one.dispatch_of(one.of("r.a.b.2").replace("b.2", "b.1")) is None
     assert all(one.dispatch_of(bad) is None for bad in ("", ".", "é.ü", "r.a.b.1", json.dumps({})))
+
+
+ASKING = CALL.model_copy(
+    update={"arguments": {**CALL.arguments, "env": {"PW": "${{ vault.get('main', 'PW') }}"}}}
+)
+REFUSED = {
+    "error": "output 'x' holds the secret 'PW' of vault 'main'; outputs are not for secrets",
+    "code": "secret_in_output",
+}
+
+
+def shown(form: str) -> bytes:
+    """The secret in one of the forms in which it leaks."""
+    if form == "base64":
+        return base64.b64encode(SECRET.encode())
+    return json.dumps({"password": SECRET}).encode() if form == "json" else SECRET.encode()
+
+
+@pytest.mark.parametrize("form", ["plain", "json", "base64"])
+async def test_an_output_with_a_secret_of_its_dispatch_is_refused(plane: Plane, form: str) -> None:
+    plane.secrets.open("r.job.step.1", ASKING)
+    assert await plane.put(data=b"a" * 300_000 + shown(form) + b"b" * 300_000) == (422, REFUSED)
+    assert plane.stored() == []
+    assert plane.outputs.written_by("r.job.step.1") == []
+    status, _ = await plane.put(data=SECRET[::-1].encode())
+    assert status == 201
+
+
+async def test_a_secret_split_over_two_pieces_is_known(plane: Plane) -> None:
+    """As it is after a restart of the server, which reads the secrets again."""
+    plane.secrets.reopen({"r.job.step.1": ASKING})
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for byte in f"password: {SECRET}".encode():
+            yield bytes([byte])
+            await asyncio.sleep(0.001)
+
+    assert await plane.put(data=pieces()) == (422, REFUSED)
+    assert plane.stored() == []
+
+
+async def test_neither_type_nor_credential_are_a_way_out_for_secrets(plane: Plane) -> None:
+    plane.secrets.open("r.job.step.1", ASKING)
+    assert await plane.put(**{"Content-Type": f"text/{SECRET}"}) == (422, REFUSED)
+    status, answer = await plane.put(data=plane.credentials.of("r.job.step.1").encode())
+    assert status == 422
+    assert answer["error"].startswith("output 'x' holds the credential of its dispatch;")
+    leased(plane.store, "r.job.other.1", CALL.model_copy(update={"model": "other"}))
+    status, _ = await plane.put(data=SECRET.encode(), dispatch="r.job.other.1")
+    assert status == 201

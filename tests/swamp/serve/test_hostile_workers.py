@@ -159,11 +159,21 @@ BAD_FIRST = {
     "another frame": '{"type":"ping","n":1}',
     "negative capacity": json.dumps(hello(capacity=-1)),
     "no capacity": json.dumps(hello(capacity=0)),
+    "capacity in quotes": json.dumps(hello(capacity="8")),
+    "capacity of true": json.dumps(hello(capacity=True)),
     "absurd capacity": json.dumps(hello(capacity=10**9)),
     "capacity beyond numbers": json.dumps(hello()).replace('"capacity": 1', '"capacity": 1e999'),
     "thousands of labels": json.dumps(hello(labels={str(n): "x" for n in range(5000)})),
     "a huge label": json.dumps(hello(labels={"pool": "x" * 10_000})),
     "unknown field": json.dumps(hello(admin=True)),
+    "a long unknown field": json.dumps({**hello(), "x" * 10_000: 1}),
+    "an escape in a field": json.dumps({**hello(), "\x1b[2J": 1}),
+    "an escape in a type": json.dumps(hello(type="\x1b[2J")),
+    "an escape in a label": json.dumps(hello(labels={"pool": "\x1b[2J"})),
+    "an escape in a label's key": json.dumps(hello(labels={"\x1b[2J": "a"})),
+    "a newline in a label": json.dumps(hello(labels={"pool": "a\nb"})),
+    "an escape in the platform": json.dumps(hello(platform="\x1b[2J")),
+    "an escape in the version": json.dumps(hello(version="\x1b[2J")),
 }
 
 
@@ -173,7 +183,7 @@ async def test_a_first_frame_that_is_none_is_refused(server: Server, text: str) 
     await socket.send_str(text)
     code, said = await ends(socket)
     assert (code, said["code"], said["permanent"]) == (4001, "bad_frame", True)
-    assert len(said["message"]) < 300
+    assert len(said["message"]) < 400 and said["message"].isprintable()
     assert server.untouched()
 
 
@@ -260,6 +270,40 @@ async def test_a_second_enroll_and_garbage_end_the_session(server: Server) -> No
     socket = await server.enrolled()
     await socket.send_bytes(b"x")
     assert (await ends(socket))[0] == 1003
+
+
+@pytest.mark.parametrize(
+    ("early", "code"),
+    [(json.dumps(hello()), 4001), ("{}", 4001), ("\0", 4001), (b"x", 1003)],
+    ids=["enroll", "no frame", "garbage", "binary"],
+)
+async def test_a_wrong_frame_before_enrolled_has_the_code_of_one_after(
+    server: Server, early: str | bytes, code: int
+) -> None:
+    server.look.clear()
+    socket = await server.dial()
+    await socket.send_json(hello())
+    await server.looked.wait()
+    await (socket.send_bytes(early) if isinstance(early, bytes) else socket.send_str(early))
+    await socket.send_json({"type": "ping", "n": 1})
+    # Until the server has read both, which nothing tells.
+    await asyncio.sleep(0.05)
+    server.look.set()
+    assert (await ends(socket))[0] == code
+    assert server.sessions.session("evil") is None
+
+
+async def test_a_ping_before_enrolled_is_answered_after_it(server: Server) -> None:
+    server.look.clear()
+    socket = await server.dial()
+    await socket.send_json(hello())
+    await server.looked.wait()
+    for number in (1, 2):
+        await socket.send_json({"type": "ping", "n": number})
+    await asyncio.sleep(0.05)
+    server.look.set()
+    said = [json.loads((await socket.receive(timeout=5)).data) for _ in range(3)]
+    assert [one.get("n", one["type"]) for one in said] == ["enrolled", 1, 2]
 
 
 async def test_who_sends_too_fast_is_read_slowly_and_nobody_else(

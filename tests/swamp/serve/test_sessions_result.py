@@ -12,7 +12,16 @@ from datastore.journal import Op
 from datastore.kinds import KINDS, LEASES, LeaseSpec, LeaseStatus, Outcome, TokenSpec
 from datastore.record import Record
 from datastore.store import Store
-from swamp.protocol import PROTOCOL_VERSION, Ack, Enroll, Output, ResultFrame, ToWorker, to_worker
+from swamp.protocol import (
+    PROTOCOL_VERSION,
+    Ack,
+    Drain,
+    Enroll,
+    Output,
+    ResultFrame,
+    ToWorker,
+    to_worker,
+)
 from swamp.serve.sessions import Rules, Session, Sessions
 
 AT = "2026-11-29T12:00:00.000Z"
@@ -135,3 +144,12 @@ async def test_a_result_whose_socket_went_meanwhile_is_taken_from_the_next_one()
     again = await world.enroll(second)
     world.sessions.handle(again, RESULT)
     assert (world.state, second.acks) == ("completed", 1)
+
+
+async def test_a_drain_is_told_whatever_the_length_of_its_note() -> None:
+    world = Connected()
+    await world.enroll(world.wire)
+    world.sessions.drain("box", "drained by an operator: " + "x" * 1000)
+    last = world.wire.sent[-1]
+    assert isinstance(last, Drain)
+    assert last.reason == "drained by an operator: " + "x" * 176

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fake_orchestrator import Orchestrator, shell
+from fake_orchestrator import Orchestrator, RunningWorker, shell
 
 from swamp.protocol import Accepted, Output
 from swamp.worker import guarding
@@ -27,12 +28,16 @@ sys.exit(asyncio.run(run_worker(options, lambda event: print(event, flush=True))
 """
 
 
+async def worker_process(url: str, cache: Path) -> Process:
+    """A worker in a process of its own."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, url, str(cache), stdout=PIPE
+    )
+
+
 @pytest.fixture
 async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Process]:
-    """A worker in a process of its own."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, orchestrator.url, str(tmp_path / "cache"), stdout=PIPE
-    )
+    process = await worker_process(orchestrator.url, tmp_path / "cache")
     yield process
     if process.returncode is None:
         process.kill()
@@ -91,6 +96,39 @@ async def test_killed_worker_takes_its_runners_along(
     async with asyncio.timeout(2):
         await worker.stdout.read()
     await worker.wait()
+
+
+async def test_what_a_worker_left_that_was_killed_with_its_guard_ends_before_the_next_enrolls(
+    orchestrator: Orchestrator, worker: Process, start: Callable[..., RunningWorker], tmp_path: Path
+) -> None:
+    socket = await orchestrator.enrolled()
+    guard = only_child(worker.pid)
+    await socket.send(
+        shell("d1", "setsid sh -c 'echo $$; exec sleep 600' &\nsleep 0.1; echo $$; exec sleep 600")
+    )
+    while len(socket.text("d1").split()) < 2:
+        await socket.expect(Accepted | Output)  # type: ignore[arg-type]
+    runners = list(map(int, socket.text("d1").split()))
+    waits = [asyncio.ensure_future(end_of(pid)) for pid in runners]
+    try:
+        # First stopped, so that neither sees the other's end.
+        os.kill(guard, signal.SIGSTOP)
+        worker.kill()
+        await worker.wait()
+        os.kill(guard, signal.SIGKILL)
+        assert not any(wait.done() for wait in waits), "nobody is left to end them"
+        after = start(cache_dir=tmp_path / "cache")
+        await orchestrator.dialled()
+        async with asyncio.timeout(1):
+            await asyncio.gather(*waits)
+    finally:
+        for pid in runners:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    warning = after.events[0]
+    assert warning["kind"] == "warning" and "ended the 2 processes" in warning["message"]
+    left = sorted(path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir())
+    assert left == ["machine", "scratch"], "its own folder alone"
 
 
 async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(

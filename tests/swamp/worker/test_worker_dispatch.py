@@ -71,6 +71,7 @@ async def test_dispatch_is_accepted_streamed_and_settled(
     }
     finished = await worker.until("dispatch_finished")
     assert (finished["status"], finished["error"]) == ("error", "Command exited with code 7")
+    assert (finished["workflowName"], finished["stepName"]) == ("wf", "d1")
 
 
 async def test_call_that_cannot_be_is_a_result(orchestrator: Orchestrator, start: Start) -> None:
@@ -237,6 +238,19 @@ async def test_drain_timeout_does_not_wait_for_ever(
     assert await worker.exit_code() == 4
 
 
+async def test_a_drain_that_an_operator_asked_for_is_told_with_the_note(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await socket.send(Drain(reason="drained by an operator: new disk"))
+    assert (await socket.expect(Drain)).reason == "shutdown"
+    assert await worker.exit_code() == 0
+    told = {"reason": "shutdown", "detail": "drained by an operator: new disk"}
+    assert await worker.until("draining") == {"kind": "draining", **told}
+    assert worker.events[-1] == {"kind": "stopped", **told}
+
+
 async def test_max_dispatches_and_idle_timeout_drain(
     orchestrator: Orchestrator, start: Start
 ) -> None:
@@ -248,6 +262,7 @@ async def test_max_dispatches_and_idle_timeout_drain(
     assert (await socket.expect(Refused)).reason == "worker_draining"
     await socket.result("d1")
     assert await worker.exit_code() == 0
+    assert worker.kinds().index("dispatch_started") < worker.kinds().index("draining")
 
     idle = start(idle_timeout_s=0.2)
     socket = await orchestrator.enrolled()
@@ -326,6 +341,11 @@ async def test_what_cannot_start_says_so(start: Start, tmp_path: Path) -> None:
         ({"url": "ws://u:p@x"}, "a worker has a token"),
         ({"concurrency": 0}, "capacity"),
         ({"cache_dir": Path("/dev/null/x")}, "cache folder"),
+        ({"ca_cert": Path("/no/such")}, "--ca-cert /no/such: No such file"),
+        ({"url": "wss://x", "ca_cert": Path(__file__)}, "is no PEM file"),
+        ({"url": "ws://h:99999"}, "from 1 to 65535"),
+        ({"url": "ws://h:0"}, "from 1 to 65535"),
+        ({"url": "ws://[h"}, "expected ws://"),
     ):
         with pytest.raises(SwampError, match=says):
             await start(**options).task

@@ -88,6 +88,25 @@ async def test_result_that_nobody_asked_to_keep_comes_alone(
     assert again.outputs == []
 
 
+async def test_a_result_that_comes_after_its_lease_has_ended_is_told_to_be_refused(
+    orchestrator: Orchestrator, start: Start, gate: Gate
+) -> None:
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await started(socket, "d1", f"read x < {gate}")
+    socket.cut()
+    away = await orchestrator.dialled()
+    gate.let_through()
+    assert (await worker.until("dispatch_finished"))["status"] == "success"
+    assert "warning" not in worker.kinds()
+    away.cut()
+    await orchestrator.enrolled(kill=["d1"])
+    message = "the result of d1 came too late and is refused: its lease had ended"
+    assert await worker.until("warning") == {
+        "kind": "warning", "message": message, "dispatchId": "d1"
+    }  # fmt: skip
+
+
 async def test_runners_without_a_lease_are_killed_and_not_reported(
     orchestrator: Orchestrator, start: Start
 ) -> None:
@@ -99,7 +118,9 @@ async def test_runners_without_a_lease_are_killed_and_not_reported(
     socket.cut()
     again = await orchestrator.enrolled(keep={"kept": 1}, kill=["listed"])
     assert again.enroll.running == ["forgotten", "kept", "listed"]
-    await worker.until("dispatch_finished", 2)
+    assert (await worker.until("dispatch_finished", 2))["error"] == (
+        "Command was killed: the server had given the step up meanwhile"
+    )
     assert gone(listed) and gone(forgotten) and not gone(kept)
     await again.send(shell("d4", "true"))
     await again.expect(Accepted)
@@ -116,6 +137,9 @@ async def test_finished_result_in_the_kill_list_is_dropped(
     await socket.result("d1", ack=False)
     socket.cut()
     again = await orchestrator.enrolled(kill=["d1"])
+    late = await worker.until("warning")
+    assert late["dispatchId"] == "d1"
+    assert "came too late and is refused (unless it had arrived before)" in late["message"]
     await again.send(Drain())
     await again.expect(Drain)
     assert await worker.exit_code() == 0
@@ -133,6 +157,9 @@ async def test_cut_off_beyond_the_grace_kills_the_runners(
     assert silent.enroll.running == ["d1"]
     finished = await worker.until("dispatch_finished")
     assert finished["status"] == "error"
+    assert finished["error"] == (
+        "Command was killed: the server was out of reach for the whole grace window"
+    )
     assert gone(pid)
     silent.cut()
     assert (await orchestrator.enrolled()).enroll.running == []

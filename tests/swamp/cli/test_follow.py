@@ -1,0 +1,66 @@
+"""Following a run with much to show: few writes, and nothing held back once nothing waits."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from swamp.cli.console import Console
+from swamp.cli.follow import Watch, follow
+from swamp.cli.run_lines import RunLines
+
+AT = {"at": "2026-11-29T12:00:00.000Z", "job": "job", "step": "step"}
+
+
+class Screen(io.StringIO):
+    """A stdout that notes what is written at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.awaited = ""
+        self.shown = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.getvalue().endswith(self.awaited):
+            self.shown.set()
+
+
+class Server:
+    """Has a run's events; the last one comes once the screen shows the last line before it."""
+
+    def __init__(self, screen: Screen, pieces: list[str]) -> None:
+        self.screen = screen
+        self.pieces = pieces
+        screen.awaited = pieces[-1].split("\n")[-2] + "\n"
+
+    def events(self, run: str, after: int, *told: Any) -> Iterator[dict[str, Any]]:
+        for text in self.pieces:
+            yield {"kind": "output", "stream": "stdout", "text": text, **AT}
+        assert self.screen.shown.wait(30)
+        yield {"kind": "run_completed", "status": "succeeded", "durationMs": 5, **AT}
+
+
+def test_a_flood_of_lines_costs_few_writes_and_is_seen_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    pieces = ["".join(f"{n}.{i}\n" for i in range(8_000)) for n in range(20)]
+    server: Any = Server(screen, pieces)
+    follow(Console(), Watch(server, "r"), RunLines())
+    lines = screen.getvalue().splitlines()
+    assert [line for line in lines if "▏" in line] == [
+        f"    job │ step ▏ {line}" for piece in pieces for line in piece.splitlines()
+    ]
+    # Text and line end of each piece, and of the end of the run.
+    assert screen.writes <= 2 * (len(pieces) + 1)

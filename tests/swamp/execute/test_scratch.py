@@ -1,0 +1,93 @@
+"""What a process leaves that dies without a guard is ended by the next one; the living are not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from swamp.execute.scratch import take_scratch
+
+OWNER = """
+import subprocess, sys
+from pathlib import Path
+from swamp.execute.processes import MARK_VARIABLE
+from swamp.execute.scratch import take_scratch
+own = take_scratch(Path(sys.argv[1]))
+(own.folder / "full").write_text("of something")
+command = ["sleep", "600"]
+left = subprocess.Popen(command, env={MARK_VARIABLE: f"{own.family}.0"}, start_new_session=True)
+print(own.folder, left.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+class Owner:
+    """A process with a scratch folder in which something runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OWNER, str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        folder, left = self.process.stdout.readline().split()
+        self.folder, self.left = Path(folder), int(left)
+
+    def runs(self) -> bool:
+        """Whether what it started still runs; a zombie does not."""
+        try:
+            stat = Path(f"/proc/{self.left}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+    def die(self) -> None:
+        """By SIGKILL; nobody ends what it started."""
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def owners(tmp_path: Path) -> Iterator[tuple[Owner, Owner]]:
+    both = Owner(tmp_path), Owner(tmp_path)
+    yield both
+    for owner in both:
+        owner.die()
+        if owner.runs():
+            os.kill(owner.left, signal.SIGKILL)
+
+
+def test_what_the_dead_left_is_ended_and_the_living_are_not_touched(
+    tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    dead, living = owners
+    others = ["scratch-of-an-earlier-version", "something-else"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    dead.die()
+    assert dead.runs() and dead.folder.exists(), "nobody has ended it yet"
+    own = take_scratch(tmp_path)
+    assert own.killed == 1
+    assert not dead.runs() and not dead.folder.exists()
+    assert living.runs() and (living.folder / "full").exists()
+    own.remove()
+    assert {path.name for path in tmp_path.iterdir()} == {living.folder.name, *others}
+
+
+def test_many_that_begin_at_once_do_not_take_each_other_for_dead(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        taken = list(pool.map(lambda _: take_scratch(tmp_path), range(64)))
+    assert all(one.folder.is_dir() for one in taken)
+    assert len({one.family for one in taken}) == 64
+    for one in taken:
+        one.remove()
+    assert list(tmp_path.iterdir()) == []
