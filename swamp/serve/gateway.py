@@ -69,7 +69,8 @@ class SocketTransport:
         self._request = request
         self._socket = socket
         self._queue: deque[str] = deque()
-        self._news = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._writer: asyncio.Task[None] | None = None
         self.aborted = False
 
     def send(self, text: str) -> None:
@@ -77,27 +78,56 @@ class SocketTransport:
             self.abort("reads too slowly")
             return
         self._queue.append(text)
-        self._news.set()
+        self._write_on()
 
     def abort(self, reason: str) -> None:
         self.aborted = True
         transport = self._request.transport
         if transport is not None:
             transport.abort()
-        self._news.set()
 
-    async def write(self) -> None:
-        """Send what is queued until the socket is gone."""
-        while not self.aborted and not self._socket.closed:
-            await self._news.wait()
-            self._news.clear()
-            while self._queue and not self.aborted:
-                try:
-                    async with asyncio.timeout(SEND_WITHIN_S):
-                        await self._socket.send_str(self._queue.popleft())
-                except (TimeoutError, ConnectionError, RuntimeError):
-                    self.abort("does not read")
-                    return
+    def open(self, tasks: asyncio.TaskGroup) -> None:
+        """Write from now on, by tasks of this group: one while there is something to write."""
+        self._tasks = tasks
+        self._write_on()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._tasks = None
+        if self._writer is not None:
+            self._writer.cancel()
+
+    def _write_on(self) -> None:
+        if self._tasks is not None and self._writer is None and self._queue:
+            self._writer = self._tasks.create_task(self._write())
+
+    async def _write(self) -> None:
+        try:
+            while self._queue and not self.aborted and not self._socket.closed:
+                async with asyncio.timeout(SEND_WITHIN_S):
+                    await self._socket.send_str(self._queue.popleft())
+        except (TimeoutError, ConnectionError, RuntimeError):
+            self.abort("does not read")
+        finally:
+            self._writer = None
+
+
+class Beat:
+    """Looks after a session once per heartbeat. A timer and no task: of idle workers, there may be
+    thousands."""
+
+    def __init__(self, sessions: Sessions, session: Session) -> None:
+        self._sessions, self._session = sessions, session
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(sessions.heartbeat_s, self._beat)
+
+    def stop(self) -> None:
+        """No more beats."""
+        self._timer.cancel()
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(self._sessions.heartbeat_s, self._beat)
+        self._sessions.look_after(self._session)
 
 
 class Closed(SwampError):
@@ -163,17 +193,16 @@ class Gateway:
         closed: Closed | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [
-                    group.create_task(transport.write()),
-                    group.create_task(self._beat(session)),
-                ]
+                transport.open(group)
+                beat = Beat(self._sessions, session)
                 try:
                     await self._read(socket, arrived)
                 except Closed as error:
                     closed = error
                     log.info("worker %s: socket closed: %s", session.worker, error)
-                for helper in helpers:
-                    helper.cancel()
+                finally:
+                    beat.stop()
+                    transport.close()
         finally:
             self._sessions.closed(session)
         if closed is not None:
@@ -282,11 +311,6 @@ class Gateway:
             wait_s = pace.take(len(message.data), clock())
             if wait_s:
                 await asyncio.sleep(wait_s)
-
-    async def _beat(self, session: Session) -> None:
-        while True:
-            await asyncio.sleep(self._sessions.heartbeat_s)
-            self._sessions.look_after(session)
 
     # -- the end ---------------------------------------------------------------------------------
 
