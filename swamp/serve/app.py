@@ -28,7 +28,7 @@ from swamp.tls import server_context
 
 __all__ = ["ServeOptions", "run_serve"]
 
-ACCEPTED_AT_ONCE = 4
+ACCEPTED_AT_ONCE = 1
 """Connections taken in before others get their turn."""
 
 BACKLOG = 4096
