@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu[0].partition(":")[2].strip() if cpu else platform.machine(),
         "cores": os.cpu_count(),
         "memoryGiB": round(int(memory) / 2**20, 1),
-        "kernel": platform.release(),
+        "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
         "fileSystem": file_system(Path(tempfile.gettempdir())),
     }
