@@ -7,10 +7,13 @@ whether an edit has taken effect; once that file is gone the note says so, and n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datastore.desired import DesiredFile
 from datastore.record import Kind
+
+if TYPE_CHECKING:
+    # Commands that only list start faster without it.
+    from datastore.desired import DesiredFile
 
 MISSING = " (file missing)"
 

@@ -7,16 +7,28 @@ so both always show the same. Keys whose value is unknown are left out.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controllers.asked import desired_file
-from controllers.demand import Demand
 from controllers.placement import drains
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.kinds import Lease, Pause, Pending, Token, Worker
+from datastore.desired import DesiredFile
+from datastore.kinds import (
+    Lease,
+    Pause,
+    PauseSpec,
+    PauseStatus,
+    Pending,
+    Token,
+    Worker,
+)
+
+if TYPE_CHECKING:
+    # Only the server knows the demand; commands that list start faster without it.
+    from controllers.demand import Demand
 
 View = dict[str, Any]
 
@@ -140,20 +152,34 @@ def demand_list(found: Iterable[Demand]) -> list[View]:
     ]
 
 
-def pause_list(pauses: Iterable[Pause]) -> list[View]:
-    """Pauses of the queue by name, ended ones included."""
-    return [
-        known(
-            {
-                "name": pause.name,
-                "state": pause.state,
-                "labels": dict(pause.spec.labels),
-                "note": pause.spec.note,
-                "since": pause.status.since if pause.status is not None else None,
-            }
-        )
-        for pause in sorted(pauses, key=lambda one: one.name)
-    ]
+def pause_list(
+    pauses: Collection[Pause], asked: Mapping[str, DesiredFile] | None = None
+) -> list[View]:
+    """Pauses of the queue by name, ended ones included.
+
+    `asked`: files in `desired/pauses/` that only the next server takes over, where none runs.
+    """
+    found = {pause.name: _pause(pause.name, pause.spec, pause.status) for pause in pauses}
+    specs = {pause.name: pause.spec for pause in pauses}
+    for name, file in (asked or {}).items():
+        base = specs.get(name)
+        coming = (base or PauseSpec()).model_copy(update=file.spec)
+        # A file without a good version has no digest, and changes nothing.
+        if file.digest and coming != base:
+            found[name] = {**_pause(name, coming, None), "atNextStart": True}
+    return [found[name] for name in sorted(found)]
+
+
+def _pause(name: str, spec: PauseSpec, status: PauseStatus | None) -> View:
+    return known(
+        {
+            "name": name,
+            "state": "paused" if spec.paused else "resumed",
+            "labels": dict(spec.labels),
+            "note": spec.note,
+            "since": status.since if status is not None else None,
+        }
+    )
 
 
 def token_list(tokens: Iterable[Token], workers: Iterable[Worker], now: datetime) -> list[View]:
