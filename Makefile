@@ -10,7 +10,7 @@ SEEDS ?= 500
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint types format sim bench docs lock clean
+.PHONY: help setup demo test check lint types format sim bench soak docs lock clean
 
 help: ## Show this list.
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -44,6 +44,7 @@ lint: $(VENV)/installed ## ruff: lint and format.
 
 types: $(VENV)/installed ## mypy, strict.
 	$(BIN)/mypy
+	$(BIN)/mypy tests/bench
 
 format: $(VENV)/installed ## Let ruff mend what it can.
 	$(BIN)/ruff check --fix .
@@ -55,6 +56,10 @@ sim: $(VENV)/installed ## The simulation: make sim SEEDS=2000.
 bench: $(VENV)/installed ## Measure against this machine: make bench ONLY=W1,W3 QUICK=1 PAGE=1.
 	@$(BIN)/python tests/bench $(if $(ONLY),--only $(ONLY)) $(if $(QUICK),--quick) \
 	  $(if $(PAGE),--page)
+
+soak: $(VENV)/installed ## Hours of a fleet's life, compressed: make soak STEPS=20000 ENROLLMENTS=4000.
+	@$(BIN)/python tests/bench/soak.py $(if $(STEPS),--steps $(STEPS)) \
+	  $(if $(ENROLLMENTS),--enrollments $(ENROLLMENTS))
 
 docs: $(VENV)/installed ## Write docs/commands.md again from the command line's own help.
 	$(BIN)/python docs/write_commands.py

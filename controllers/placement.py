@@ -19,6 +19,7 @@ State = Literal[
 """`elsewhere`: the placement names other workers. `busy`: it refused a dispatch a moment ago."""
 
 PROBE_RUNS = "its probe is under way"
+REFUSES = "it refuses what it is offered, and is asked again at most every 30 s"
 
 HINTS_FROM_MOST = 1_000
 """Workers whose labels are gone through for one that was perhaps meant."""
@@ -123,7 +124,7 @@ def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
     holders = fleet.holders(name)
     if len(holders) >= status.capacity:
         return Verdict(name, "full", ", ".join(sorted(holders)))
-    return Verdict(name, "busy" if fleet.refused(name) else "fits")
+    return Verdict(name, "busy", REFUSES) if fleet.refused(name) else Verdict(name, "fits")
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
 
 _CODES = ("fits", "busy", "full", "unverified", "draining", "cordoned", "disconnected")
 _SHOWN = ("fits", "full", "busy", "unverified", "draining", "cordoned")
-_NOTED = ("unverified", "draining", "cordoned")
+_NOTED = ("busy", "unverified", "draining", "cordoned")
 
 
 def _explain_target(placement: Placement, fleet: Fleet) -> Reason:

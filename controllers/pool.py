@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from controllers.free_slots import FreeSlots, ShapeKey
 from controllers.model_locks import ModelLocks
@@ -16,12 +17,21 @@ from controllers.waiting import Group
 from datastore.kinds import LEASES, WORKERS, PendingSpec, Placement, Worker
 from datastore.store import Store
 
-REFUSED_FOR_S = 1.0
-"""How long a worker that refused a dispatch is not chosen, unless it frees a slot first."""
+REFUSED_FOR_S, REFUSED_FOR_MOST_S = 1.0, 30.0
+"""How long a worker that refused a dispatch is not chosen, unless it frees a slot or changes first:
+twice as long after each refusal in a row, so that leases are not made without end."""
 
 
 CONCERNED_MOST = 20_000
 """Requirements remembered of one shape of worker before that is worked out anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Of a worker, the last time: for how long it is not chosen, and until when (loop time)."""
+
+    for_s: float
+    until_s: float
 
 
 class WorkerPool:
@@ -34,7 +44,7 @@ class WorkerPool:
         self._store = store
         self._locks = locks
         self._paused = paused
-        self._refused_until: dict[str, float] = {}
+        self._refused: dict[str, _Refused] = {}
         self._slots = FreeSlots(lambda name: store.find(WORKERS, name), self._free_for_steps)
         self._concerned: dict[ShapeKey, dict[str, None]] = {}
         self._generation = 0
@@ -139,16 +149,19 @@ class WorkerPool:
 
     def refused(self, worker: str) -> bool:
         """Whether the worker refused a dispatch a moment ago."""
-        until = self._refused_until.get(worker)
-        return until is not None and asyncio.get_running_loop().time() < until
+        last = self._refused.get(worker)
+        return last is not None and asyncio.get_running_loop().time() < last.until_s
 
-    def note_refusal(self, worker: str) -> None:
-        """The worker refused a dispatch just now."""
-        self._refused_until[worker] = asyncio.get_running_loop().time() + REFUSED_FOR_S
+    def note_refusal(self, worker: str) -> float:
+        """The worker refused a dispatch just now; for how long it is not chosen, seconds."""
+        last = self._refused.get(worker)
+        for_s = REFUSED_FOR_S if last is None else min(2 * last.for_s, REFUSED_FOR_MOST_S)
+        self._refused[worker] = _Refused(for_s, asyncio.get_running_loop().time() + for_s)
+        return for_s
 
     def forget_refusal(self, worker: str) -> None:
         """The worker freed a slot, or is another than before."""
-        self._refused_until.pop(worker, None)
+        self._refused.pop(worker, None)
 
     # -- affinity --------------------------------------------------------------------------------
 

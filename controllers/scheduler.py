@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
 from controllers.pauses import Pauses
-from controllers.pool import REFUSED_FOR_S, WorkerPool
+from controllers.pool import WorkerPool
 from controllers.reasons import Reasons
 from controllers.renewal import RENEW_EVERY_S, Renewal
 from controllers.requirement import describe, requirement
@@ -130,8 +130,8 @@ class Scheduler:
         self._wake_model(model_key(lease.spec.model_type, lease.spec.model))
         worker = lease.spec.worker
         if lease.status.state == "refused":
-            self._pool.note_refusal(worker)
-            asyncio.get_running_loop().call_later(REFUSED_FOR_S, self._wake_for, worker)
+            for_s = self._pool.note_refusal(worker)
+            asyncio.get_running_loop().call_later(for_s, self._wake_for, worker)
         else:
             self._pool.forget_refusal(worker)
             self._wake_for(worker)

@@ -1,9 +1,11 @@
-"""The work queue behind every controller. Four promises and no others:
+"""The work queue behind every controller. Five promises and no others:
 
 1. Dedupe: adding a key twice before it runs causes one run.
 2. One at a time: a key is never run twice at once; added while it runs, it runs once more after.
 3. Delay keeps the earliest: `add_after` twice keeps the sooner time; `add` is never delayed.
 4. Back-off per key: failures of one key slow only that key; success forgets them.
+5. A run ends the key's delay: what it was to run for is looked at now. Nothing is left of a key
+   that has run and asks for nothing more.
 
 A key is in `_dirty` when it must run, in `_held` while it runs. Every method but `get` is a plain
 `def`, so there is no lock.
@@ -84,6 +86,9 @@ class WorkQueue:
         key = self._ready.popleft()
         self._dirty.discard(key)
         self._held.add(key)
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
         return key
 
     def done(self, key: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datastore.files import sync_file_system
 from datastore.layout import Layout
 from datastore.observed import ObservedWriter
+from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class Checkpointer:
         self._due = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
+        self._refused = Trouble("the journal keeps its rows, no checkpoint for now", log)
 
     def note(self, last_seq: int) -> None:
         """Say that rows up to that seq are in the journal."""
@@ -55,7 +57,7 @@ class Checkpointer:
     def run_once(self) -> int:
         """Sync what the files and the index show; the seq up to which no row is needed any more.
 
-        OSError when the disk fails; then no row may go.
+        OSError or sqlite3.Error when the disk fails; then no row may go.
         """
         through = self._observed.shown_through()
         if through > self._done_through:
@@ -69,10 +71,7 @@ class Checkpointer:
             self._due.wait(INTERVAL_S)
             self._due.clear()
             before = self._done_through
-            try:
+            with self._refused.caught():
                 through = self.run_once()
-            except OSError as error:
-                log.warning("no checkpoint for now: %s", error)
-                continue
-            if through > before:
-                self._delete_through(through)
+                if through > before:
+                    self._delete_through(through)

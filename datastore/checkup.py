@@ -6,12 +6,13 @@ be on its way. Every finding says what is there and the way out.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.kinds import KINDS, RUNS, STARTS_NO_WORK
 from datastore.layout import Layout
+from datastore.observed_files import data_of
 from datastore.reader import read_records
 from datastore.record import Kind
 from datastore.record_file import read_record
@@ -66,7 +68,7 @@ def of_problem(problem: str) -> Finding:
 def records(layout: Layout) -> Iterator[Finding]:
     """Files of `observed/` that are not as the server wrote them."""
     young = time.time_ns() - int(SETTLED_S * 1e9)
-    count = 0
+    count, moved = 0, 0
     for kind in KINDS.values():
         on_disk = files.scan(layout.observed(kind.folder))
         count += len(on_disk)
@@ -74,11 +76,16 @@ def records(layout: Layout) -> Iterator[Finding]:
         waiting = _in_journal(layout, kind)
         for file, stat in sorted(on_disk.items()):
             name = file.removesuffix(".yaml")
-            if known.get(name) != stat and name not in waiting and stat.mtime_ns < young:
+            if known.get(name) == stat or name in waiting or stat.mtime_ns >= young:
+                continue
+            if name in known and _is_as_indexed(layout, kind, name):
+                moved += 1
+            else:
                 yield from _suspect(layout, kind, name, is_known=name in known)
         gone = [name for name in sorted(known.keys() - waiting) if f"{name}.yaml" not in on_disk]
         yield from _missing(layout, kind, gone)
-    yield Finding("ok", "records", f"{count} records looked at")
+    also = f"; {moved} of them were copied or touched, what they hold is as it was written"
+    yield Finding("ok", "records", f"{count} records looked at{also if moved else ''}")
 
 
 def left_runs(layout: Layout) -> Iterator[Finding]:
@@ -160,6 +167,15 @@ def _suspect(
             f"{shown} says {record.state or 'new'}, but the server did not write it",
             takes_over if kind.folder in STARTS_NO_WORK else ends,
         )
+
+
+def _is_as_indexed(layout: Layout, kind: Kind[Any, Any], name: str) -> bool:
+    """Whether the file holds what the server wrote, whatever its time and place on the disk."""
+    path = layout.record_file(kind.folder, name)
+    rows = _query(layout.index, f'SELECT document FROM "{kind.folder}" WHERE name = ?', (name,))
+    with suppress(OSError, ValueError):
+        return any(path.read_bytes() == data_of(path, json.loads(row[0])) for row in rows)
+    return False
 
 
 def _missing(layout: Layout, kind: Kind[Any, Any], names: list[str]) -> Iterator[Finding]:

@@ -23,6 +23,8 @@ SQLITE_VERSION = sqlite3.sqlite_version
 _MB = 1 << 20
 ROOM_ERROR_BYTES = 20 * _MB
 ROOM_WARNING_BYTES = 500 * _MB
+ROOM_PART = 10
+"""On a small disk it is enough that this part of it is free: 10 for a tenth."""
 INODES_WARNING = 10_000
 JOURNAL_WARNING_BYTES = 200 * _MB
 """A journal of that size says that the files have not followed for long."""
@@ -52,18 +54,23 @@ def databases(layout: Layout) -> Iterator[Finding]:
 def room(layout: Layout) -> Finding:
     """Free space and inodes."""
     found = os.statvfs(layout.root)
-    free = found.f_bavail * found.f_frsize
-    text = f"{_shown(free)} free of {_shown(found.f_blocks * found.f_frsize)}"
+    free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    text = f"{_shown(free)} free of {_shown(size)}"
     if found.f_files:
         text += f", {found.f_favail} inodes free"
     few_inodes = bool(found.f_files) and found.f_favail < INODES_WARNING
     level: Level = "ok"
-    if free < ROOM_ERROR_BYTES or (found.f_files and not found.f_favail):
+    if free < _less(ROOM_ERROR_BYTES, size) or (found.f_files and not found.f_favail):
         level = "error"
-    elif free < ROOM_WARNING_BYTES or few_inodes:
+    elif free < _less(ROOM_WARNING_BYTES, size) or few_inodes:
         level = "warning"
     way_out = "make room, e.g. with `swamp run prune`; a server goes on by itself then"
     return Finding(level, "disk", text, None if level == "ok" else way_out)
+
+
+def _less(bytes_: int, size: int) -> int:
+    """A limit, and on a small disk no more than its part of that."""
+    return min(bytes_, size // ROOM_PART)
 
 
 def permissions(layout: Layout) -> Iterator[Finding]:

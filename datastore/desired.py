@@ -19,13 +19,16 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from datastore import files
 from datastore.clock import Clock, SystemClock, parse_stamp
+from datastore.courtesy import Pause, no_pause
+from datastore.definitions.problems import predicate
+from datastore.definitions.schema import Priority, are_named
 from datastore.definitions.suggest import did_you_mean
 from datastore.desired_strays import strays
 from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.kinds import KINDS, Role
 from datastore.layout import Layout
-from datastore.record import API_VERSION, Kind, Model, is_record_name
+from datastore.record import API_VERSION, NAME_RULE, Kind, Model, is_record_name
 from datastore.yaml_loader import Document, load
 
 _RACY_NS = 2_000_000_000
@@ -94,7 +97,7 @@ class _Access(Model):
 
 class _Pending(Model):
     cancel: bool | None = None
-    priority: int | None = Field(default=None, ge=1, le=5)
+    priority: Priority | None = None
     queue_timeout: float | None = Field(default=None, ge=0)
     """How long the step may wait in all, seconds; 0 waits for ever."""
 
@@ -109,7 +112,7 @@ class _Run(Model):
 
 
 class _Pause(Model):
-    labels: dict[str, str] | None = None
+    labels: Annotated[dict[str, str], AfterValidator(are_named)] | None = None
     paused: bool | None = None
     note: str | None = None
 
@@ -129,6 +132,9 @@ FIELDS: dict[str, type[Model]] = {
     "steps": _Step,
 }
 """What may be asked of the records of each kind."""
+
+_CALLED = {"access": "access token", "pending": "pending dispatch"}
+"""Kinds that are not called like their folder."""
 
 _TOP = ("apiVersion", "kind", "metadata", "spec")
 
@@ -160,27 +166,30 @@ class DesiredTree:
 
     # -- looking ---------------------------------------------------------------------------------
 
-    def changed(self) -> list[Path]:
+    def changed(self, pause: Pause = no_pause) -> list[Path]:
         """Stat every file; answers those that are new, other or gone since the last look."""
         found: list[Path] = []
         for folder in self._seen:
-            there = {folder / name: stat for name, stat in files.scan(folder).items()}
+            there = files.scan(folder, pause)
             with self._lock:
                 seen = dict(self._seen[folder])
-            for path, stat in there.items():
+            for name, stat in there.items():
+                pause()
+                path = folder / name
                 known = seen.pop(path, None)
                 if known is None or known.stat != stat:
                     found.append(path)
             found += seen
-        self._find_strays()
+        self._find_strays(pause)
         return found
 
-    def refresh(self, paths: Iterable[Path]) -> list[DesiredChange]:
+    def refresh(self, paths: Iterable[Path], pause: Pause = no_pause) -> list[DesiredChange]:
         """Look at these files only."""
         by_folder = {self._layout.desired(kind.folder): kind for kind in KINDS.values()}
         changes = []
         strange = False
         for path in paths:
+            pause()
             if path.name.startswith("."):
                 continue
             kind = by_folder.get(path.parent)
@@ -192,11 +201,11 @@ class DesiredTree:
                 if self._look(kind, path):
                     changes.append(DesiredChange(kind, path.stem))
         if strange:
-            self._find_strays()
+            self._find_strays(pause)
         return changes
 
-    def _find_strays(self) -> None:
-        self._strays = strays(self._layout)
+    def _find_strays(self, pause: Pause) -> None:
+        self._strays = strays(self._layout, pause)
 
     def scan(self) -> list[DesiredChange]:
         """Look at every file that changed."""
@@ -280,7 +289,7 @@ class DesiredTree:
             raise InvalidFile(
                 shown, f"kind must be {kind.title} in this folder", document.position("kind")
             )
-        _check_name(document, path, shown)
+        _check_name(document, kind, path, shown)
         spec = value.get("spec")
         if not isinstance(spec, dict):
             raise InvalidFile(
@@ -289,10 +298,13 @@ class DesiredTree:
         return DesiredFile(_fields(kind, document, spec, shown), digest)
 
 
-def _check_name(document: Document, path: Path, shown: str) -> None:
+def _check_name(document: Document, kind: Kind[Any, Any], path: Path, shown: str) -> None:
+    if not is_record_name(path.stem):
+        what = _CALLED.get(kind.folder, kind.folder.removesuffix("s"))
+        raise InvalidFile(shown, f"cannot name a {what}: {NAME_RULE}")
     metadata = document.value.get("metadata", {})
     name = metadata.get("name", path.stem) if isinstance(metadata, dict) else None
-    if name != path.stem or not is_record_name(path.stem):
+    if name != path.stem:
         raise InvalidFile(
             shown,
             f"the file name is the record's name: metadata.name must be '{path.stem}'",
@@ -318,15 +330,27 @@ def _fields(
     try:
         parsed = model.model_validate(given, strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = tuple(part for part in first["loc"] if isinstance(part, (str, int)))[:1]
-        told = first["msg"].removeprefix("Value error, ")
+        first = error.errors(include_url=False)[0]
+        where = _in_file(spec, first["loc"])
+        own = first["msg"].removeprefix("Value error, ")
+        told = f": {own}" if own != first["msg"] else f" {predicate(first)}"
         raise InvalidFile(
             shown,
-            f"spec.{where[0] if where else ''}: {told}",
+            f"{'.'.join(('spec', *where))}{told}",
             document.position("spec", *where),
         ) from None
     return {name: getattr(parsed, name) for name in parsed.model_fields_set}
+
+
+def _in_file(value: Any, path: Iterable[str | int]) -> tuple[str, ...]:
+    """As much of the path of an error as the file has; the rest says which type was tried."""
+    found: list[str] = []
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            break
+        found.append(str(part))
+        value = value[part]
+    return tuple(found)
 
 
 def _invalid(

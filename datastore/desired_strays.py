@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePath
 
+from datastore.courtesy import Pause, no_pause
 from datastore.definitions.suggest import did_you_mean
 from datastore.errors import InvalidFile
 from datastore.kinds import KINDS
 from datastore.layout import Layout
 
 
-def strays(layout: Layout) -> dict[Path, InvalidFile]:
+def strays(layout: Layout, pause: Pause = no_pause) -> dict[Path, InvalidFile]:
     """Every stray, by path."""
     found: dict[Path, str] = {}
     for entry in _entries(layout.desired("")):
@@ -27,6 +28,7 @@ def strays(layout: Layout) -> dict[Path, InvalidFile]:
             found[Path(entry.path)] = reason
     for kind in KINDS:
         for entry in _entries(layout.desired(kind)):
+            pause()
             reason = _inside(entry)
             if reason is not None:
                 found[Path(entry.path)] = reason
@@ -60,7 +62,11 @@ def _inside(entry: os.DirEntry[str]) -> str | None:
         if _is_yaml(entry.name) or entry.is_dir():
             return "is a link, and links are not read: put the file itself here"
         return None
-    if not _is_yaml(entry.name) or entry.name.endswith(".yaml"):
+    if not _is_yaml(entry.name):
+        return None
+    if not entry.is_file(follow_symlinks=False):
+        return "is no regular file and not read: put a plain file here"
+    if entry.name.endswith(".yaml"):
         return None
     right = PurePath(entry.name).with_suffix(".yaml").name
     if os.path.lexists(Path(entry.path).with_name(right)):

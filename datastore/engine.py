@@ -21,6 +21,8 @@ from typing import Any
 
 from datastore import files
 from datastore.checkpoint import Checkpointer
+from datastore.courtesy import Pause, no_pause
+from datastore.definition_index import DefinitionIndex
 from datastore.edit_lines import taken_over_lines
 from datastore.errors import DatastoreError, InvalidFile
 from datastore.files import Stat
@@ -75,6 +77,7 @@ class OpenedEngine:
         self.journal = SqliteJournal(layout.journal)
         self._index = _open_index(layout, kinds)
         self.observed = ObservedWriter(layout, kinds, self._index, self.journal.last_seq)
+        self.definitions = DefinitionIndex(self._index, self.observed.files_lock)
         self._checkpointer = Checkpointer(layout, self.observed, self.journal.delete_through)
         self.records: list[Vouched] = []
         self.finished: list[Finished] = []
@@ -91,13 +94,13 @@ class OpenedEngine:
         self._checkpointer.start()
         self.journal.start(loop, self._follow)
 
-    def rescan(self) -> RescanReport:
+    def rescan(self, pause: Pause = no_pause) -> RescanReport:
         """Put back what was edited or deleted in `observed/`. Blocks: run it in a thread."""
-        return self.observed.rescan()
+        return self.observed.rescan(pause)
 
-    def look_at(self, paths: Iterable[Path]) -> RescanReport:
+    def look_at(self, paths: Iterable[Path], pause: Pause = no_pause) -> RescanReport:
         """As `rescan`, but these files only. Blocks: run it in a thread."""
-        return self.observed.look_at(paths)
+        return self.observed.look_at(paths, pause)
 
     def stored(self, kind: Kind[Any, Any], names: Iterable[str]) -> dict[str, bytes]:
         """The JSON of those of the records that are finished, and in the index. Blocks.
@@ -144,7 +147,8 @@ class OpenedEngine:
             self.journal.close(delete_through=self._checkpointer.run_once())
         except (OSError, sqlite3.Error) as error:
             log.warning("the journal keeps its rows for the next start: %s", error)
-        self._index.close()
+        with self.observed.files_lock:
+            self._index.close()
 
     def _follow(self, first_seq: int, ops: Sequence[Op]) -> None:
         self.observed.follow(first_seq, ops)

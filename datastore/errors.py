@@ -22,6 +22,15 @@ def alone(error: BaseException) -> BaseException:
     return error
 
 
+def printable(text: str) -> str:
+    """The text with whatever a terminal would obey, line ends too, written as an escape."""
+    return "".join(one if one.isprintable() else _escaped(one) for one in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
 class DatastoreError(SwampError):
     """Root of what can go wrong with records and files."""
 
@@ -70,4 +79,5 @@ class InvalidFile(DatastoreError):
         self.problem = problem
         self.position = position
         where = f"{path}:{position.line}:{position.column}" if position else path
-        super().__init__(f"{where}: {problem}")
+        # Names of files may hold anything, and this is printed.
+        super().__init__(printable(f"{where}: {problem}"))

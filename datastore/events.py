@@ -34,6 +34,7 @@ from datastore.event_file import (
     parse_line,
     read_lines,
 )
+from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class EventLog:
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
         self._over = False
+        self._refused = Trouble("events of runs cannot be written", log)
         self._loop = asyncio.get_running_loop()
         self._lines: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
@@ -199,10 +201,14 @@ class EventLog:
         except OSError as error:
             log.warning("the events of run %s cannot be written anew for now: %s", run, error)
 
-    @staticmethod
-    def _append_to(path: Path, data: bytes) -> bool:
+    @property
+    def trouble(self) -> str | None:
+        """Why events do not reach their files just now; None while all is well."""
+        return self._refused.reason
+
+    def _append_to(self, path: Path, data: bytes) -> bool:
         """All of it or none of it; False if the disk refuses just now."""
-        try:
+        with self._refused.caught():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -213,9 +219,8 @@ class EventLog:
                 except OSError:
                     os.ftruncate(file.fileno(), size)
                     raise
-        except OSError:
-            return False
-        return True
+            return True
+        return False
 
     def _note_written(self, entries: list[_Entry]) -> None:
         for run, line, written in entries:

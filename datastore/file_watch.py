@@ -8,18 +8,20 @@ files at a time; what changed is handed to the store on the event loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from watchfiles import Change, awatch
-
+from datastore.courtesy import Courtesy, Pause
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredChange, DesiredTree
 from datastore.edit_lines import after_the_end, lines, of_nobody, put_back_lines
 from datastore.errors import InvalidFile
+from datastore.file_events import FileEvents
 from datastore.kinds import KINDS
 from datastore.layout import Layout, create_folders
 from datastore.meter import About, Counter
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 
 RESCAN_S = 30.0
 BURST = 500
-"""After so many changed paths at once a rescan follows: some of the events may be missing."""
+"""Paths of one look. After more of them in a row a rescan follows: events may be missing."""
 
 CHUNK = 50
 """Files looked at before what they ask for takes effect and others get their turn."""
@@ -43,20 +45,21 @@ GUARD_S = 1.0
 SETTLE_S = 0.1
 """A file with a problem is looked at once more before that is told: many editors empty it first."""
 
-_DEBOUNCE_MS, _STEP_MS = 50, 10
+_DEBOUNCE_MS, _STEP_MS = 20, 10
+"""No longer: events that pile up are handed out in one go, with the interpreter held."""
 _OBSERVED_DEBOUNCE_MS, _OBSERVED_STEP_MS = 500, 200
 """Files of `observed/` change all day and nobody waits for them: events are taken in lots."""
 
-Batches = Callable[[asyncio.Event], AsyncGenerator[set[tuple[Change, str]], None]]
+T = TypeVar("T")
 
 
 class Observed(Protocol):
     """What puts edits in `observed/` back. Both methods block."""
 
-    def rescan(self) -> RescanReport:
+    def rescan(self, pause: Pause) -> RescanReport:
         """Look at every file."""
 
-    def look_at(self, paths: Iterable[Path]) -> RescanReport:
+    def look_at(self, paths: Iterable[Path], pause: Pause) -> RescanReport:
         """Look at these files."""
 
 
@@ -84,6 +87,7 @@ class FileWatch:
         self._problems_changed = asyncio.Event()
         self._told: set[str] = set()
         self._no_folders = Trouble("folders of the repository cannot be made", log)
+        self._no_guard = Trouble("folders that are watched cannot be looked at", log)
         self._no_look = Trouble("files of the repository cannot be looked at", log)
         self._no_events = Trouble("file events are not available, the rescan goes on", log)
         self.findings = Counter(
@@ -95,10 +99,13 @@ class FileWatch:
             known=[("put_back",), ("restored",), ("unknown",)],
         )
         self._unknown: set[str] = set()
-        folders = [layout.models, layout.workflows]
-        for kind in KINDS:
-            folders += [layout.desired(kind), layout.observed(kind)]
-        self._folders = WatchedFolders(folders)
+        people = [layout.models, layout.workflows, *(layout.desired(kind) for kind in KINDS)]
+        observed_folders = [layout.observed(kind) for kind in KINDS]
+        self._of_people = FileEvents(people, debounce_ms=_DEBOUNCE_MS, step_ms=_STEP_MS)
+        self._of_observed = FileEvents(
+            observed_folders, debounce_ms=_OBSERVED_DEBOUNCE_MS, step_ms=_OBSERVED_STEP_MS
+        )
+        self._folders = WatchedFolders([*people, *observed_folders])
         self._replaced = asyncio.Event()
 
     async def run(self) -> None:
@@ -109,9 +116,10 @@ class FileWatch:
                 group.create_task(self._tell_for_ever())
                 group.create_task(self._guard_for_ever())
                 if self._events:
-                    people, own = self._batches_of_people, self._batches_of_observed
-                    group.create_task(self._watch_for_ever(people, self._look_at))
-                    group.create_task(self._watch_for_ever(own, self._look_at_observed))
+                    group.create_task(self._watch_for_ever(self._of_people))
+                    group.create_task(self._look_for_ever())
+                    group.create_task(self._watch_for_ever(self._of_observed))
+                    group.create_task(self._look_at_observed_for_ever())
         finally:
             self._folders.release()
 
@@ -119,78 +127,78 @@ class FileWatch:
         """The first look, before anything runs."""
         await asyncio.to_thread(self._folders.hold)
         self.apply(await asyncio.to_thread(self._desired.scan), tell=False)
-        await asyncio.to_thread(self._catalog.scan)
+        await asyncio.to_thread(self._load_definitions)
         self._tell_problems()
+
+    def _load_definitions(self) -> None:
+        # As for records, see `open_store`: all that is made here stays.
+        gc.disable()
+        try:
+            self._catalog.load()
+            self._catalog.keep()
+        finally:
+            gc.enable()
+        gc.freeze()
 
     # -- events ----------------------------------------------------------------------------------
 
-    async def _watch_for_ever(
-        self, batches: Batches, look: Callable[[set[tuple[Change, str]]], Awaitable[None]]
-    ) -> None:
+    async def _watch_for_ever(self, events: FileEvents) -> None:
         while True:
             # What happened while nothing was watched is found by a rescan. The watch begins with
-            # the first step of the loop below, before that rescan gets its turn.
+            # the first step of `follow`, before that rescan gets its turn.
             self._rescan_now.set()
             try:
-                async for batch in batches(self._replaced):
-                    self._no_events.over()
-                    await look(batch)
+                await events.follow(self._replaced)
             except (*OF_THE_DISK, RuntimeError) as error:
                 self._no_events.found(error)
+            else:
+                self._no_events.over()
             await asyncio.sleep(GUARD_S)
 
-    def _batches_of_people(
-        self, stop: asyncio.Event
-    ) -> AsyncGenerator[set[tuple[Change, str]], None]:
-        return awatch(
-            *(self._layout.desired(kind) for kind in KINDS),
-            self._layout.models,
-            self._layout.workflows,
-            watch_filter=lambda _, path: (
-                _is_yaml(path) or _is_misnamed(path) or _may_be_folder(path)
-            ),
-            debounce=_DEBOUNCE_MS,
-            step=_STEP_MS,
-            stop_event=stop,
-        )
+    async def _look_for_ever(self) -> None:
+        looked, later = 0, set[str]()
+        while True:
+            named = await self._of_people.named(BURST)
+            looked += len(named)
+            # What may be a folder leads to all the files in it: once after a burst, not each time.
+            later.update(path for path in named if not _is_yaml(path))
+            with self._no_look.caught():
+                await self._look_at([path for path in named if _is_yaml(path)])
+            if self._of_people.waiting:
+                continue
+            with self._no_look.caught():
+                await self._look_at(later)
+            if looked > BURST:
+                self._rescan_now.set()
+            looked, later = 0, set()
 
-    def _batches_of_observed(
-        self, stop: asyncio.Event
-    ) -> AsyncGenerator[set[tuple[Change, str]], None]:
-        return awatch(
-            *(self._layout.observed(kind) for kind in KINDS),
-            watch_filter=lambda _, path: _is_yaml(path),
-            debounce=_OBSERVED_DEBOUNCE_MS,
-            step=_OBSERVED_STEP_MS,
-            stop_event=stop,
-        )
-
-    async def _look_at(self, batch: set[tuple[Change, str]]) -> None:
-        if len(batch) > BURST:
-            self._rescan_now.set()
-        desired, definitions = await asyncio.to_thread(self._sorted, batch)
+    async def _look_at(self, named: Collection[str]) -> None:
+        if not named:
+            return
+        desired, definitions = self._sorted(named)
         if definitions:
-            await asyncio.to_thread(self._catalog.refresh, definitions)
+            await _beside_the_loop(partial(self._catalog.refresh, definitions))
         await self._look_at_desired(desired)
         self._problems_changed.set()
 
-    def _sorted(self, batch: set[tuple[Change, str]]) -> tuple[list[Path], list[Path]]:
+    def _sorted(self, named: Collection[str]) -> tuple[list[Path], list[Path]]:
         """The paths below `desired/`, and those of definitions."""
         below = f"{self._layout.desired('')}{os.sep}"
-        paths = {path for _, path in batch}
-        desired = [Path(path) for path in sorted(paths) if path.startswith(below)]
-        return desired, [Path(path) for path in sorted(paths) if not path.startswith(below)]
+        paths = sorted(path for path in named if _concerns_people(path))
+        desired = [Path(path) for path in paths if path.startswith(below)]
+        return desired, [Path(path) for path in paths if not path.startswith(below)]
 
     async def _look_at_desired(self, paths: list[Path]) -> None:
         for first in range(0, len(paths), CHUNK):
             chunk = paths[first : first + CHUNK]
-            self.apply(await asyncio.to_thread(self._desired.refresh, chunk))
+            self.apply(await _beside_the_loop(partial(self._desired.refresh, chunk)))
 
-    async def _look_at_observed(self, batch: set[tuple[Change, str]]) -> None:
-        def look() -> RescanReport:
-            return self._observed.look_at(Path(path) for _, path in batch)
-
-        self._tell_put_back(await asyncio.to_thread(look))
+    async def _look_at_observed_for_ever(self) -> None:
+        while True:
+            named = await self._of_observed.named(BURST)
+            paths = [Path(path) for path in named if _is_yaml(path)]
+            with self._no_look.caught():
+                self._tell_put_back(await _beside_the_loop(partial(self._observed.look_at, paths)))
 
     # -- rescans ---------------------------------------------------------------------------------
 
@@ -209,16 +217,17 @@ class FileWatch:
         with self._no_folders.caught():
             await asyncio.to_thread(create_folders, self._layout)
         with self._no_look.caught():
-            await self._look_at_desired(await asyncio.to_thread(self._desired.changed))
-            await asyncio.to_thread(self._catalog.scan)
-            self._tell_put_back(await asyncio.to_thread(self._observed.rescan))
+            await self._look_at_desired(await _beside_the_loop(self._desired.changed))
+            await _beside_the_loop(self._catalog.scan)
+            self._tell_put_back(await _beside_the_loop(self._observed.rescan))
+            await _beside_the_loop(self._catalog.keep)
         self._problems_changed.set()
 
     async def _guard_for_ever(self) -> None:
         """Make folders that were removed again, and watch those that are others by now."""
         while True:
             await asyncio.sleep(GUARD_S)
-            with self._no_folders.caught():
+            with self._no_guard.caught():
                 await self._guard()
 
     async def _guard(self) -> None:
@@ -260,7 +269,8 @@ class FileWatch:
     @property
     def trouble(self) -> str | None:
         """Why folders or files cannot be followed just now; None while all is well."""
-        return self._no_folders.reason or self._no_look.reason
+        found = (self._no_folders, self._no_guard, self._no_look)
+        return next((one.reason for one in found if one.reason is not None), None)
 
     def problems(self) -> list[InvalidFile]:
         """Every file of people that is not in force as it stands."""
@@ -297,6 +307,22 @@ class FileWatch:
         self.findings.add("unknown", by=len(new))
         for line in put_back_lines(RescanReport(report.put_back, report.restored, new)):
             log.warning("%s", line)
+
+
+async def _beside_the_loop(look: Callable[[Pause], T]) -> T:
+    """What a look at files finds, in a thread that leaves the interpreter to the loop.
+
+    The look ends early when nobody waits for it any more.
+    """
+    courtesy = Courtesy()
+    try:
+        return await asyncio.to_thread(look, courtesy)
+    finally:
+        courtesy.end()
+
+
+def _concerns_people(path: str) -> bool:
+    return _is_yaml(path) or _is_misnamed(path) or _may_be_folder(path)
 
 
 def _is_yaml(path: str) -> bool:

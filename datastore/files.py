@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from datastore.courtesy import Pause, no_pause
+
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_EXCHANGE = frozenset((errno.ENOENT, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM))
@@ -161,7 +163,7 @@ def sync_file_system(path: str | Path) -> None:
         os.close(handle)
 
 
-def scan(folder: str | Path) -> dict[str, Stat]:
+def scan(folder: str | Path, pause: Pause = no_pause) -> dict[str, Stat]:
     """The YAML files of a folder by file name: regular ones, none that starts with a dot.
 
     Empty without the folder. A file that goes during the scan is not listed.
@@ -169,6 +171,7 @@ def scan(folder: str | Path) -> dict[str, Stat]:
     found: dict[str, Stat] = {}
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
+            pause()
             if not entry.name.endswith(".yaml") or entry.name.startswith("."):
                 continue
             try:

@@ -1,4 +1,4 @@
-"""The index: for every file of `observed/` its stat and its content as JSON, in SQLite.
+"""The index: for every file of `observed/`, and every definition, its stat and its content as JSON.
 
 It spares a start the parsing of YAML, and it vouches: a file whose stat it knows is one that the
 server wrote. It is disposable: whatever is wrong with it, it is deleted and begun anew, and only
@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +26,25 @@ _BUSY_TIMEOUT_S = 2.0
 _NAMES = "name, mtime_ns, size, inode, finished, document"
 _COLUMNS = """name TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
     inode INTEGER NOT NULL, finished INTEGER NOT NULL, document BLOB NOT NULL"""
+
+
+DEFINITIONS = "definitions"
+_DEFINITION_COLUMNS = """path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
+    inode INTEGER NOT NULL, digest BLOB NOT NULL, meaning TEXT NOT NULL, name TEXT NOT NULL,
+    id TEXT NOT NULL, document BLOB NOT NULL"""
+
+
+class DefinitionRow(NamedTuple):
+    """One definition as it was parsed: its file, below the repository, and what that says."""
+
+    path: str
+    stat: Stat
+    digest: bytes
+    meaning: str
+    """Of the code that parsed it: another version of it may understand the file otherwise."""
+    name: str
+    id: str
+    document: bytes
 
 
 class IndexRow(NamedTuple):
@@ -86,6 +107,25 @@ class Index:
             self._move()
         _write(self._db, puts, removals)
 
+    def definitions(self) -> Iterator[DefinitionRow]:
+        """Every definition."""
+        select = f"SELECT * FROM {DEFINITIONS}"
+        for path, mtime_ns, size, inode, digest, meaning, *rest in self._db.execute(select):
+            # The same for almost all, and all rows are kept: one string does for them.
+            stat = Stat(mtime_ns, size, _unsigned(inode))
+            yield DefinitionRow(path, stat, digest, sys.intern(meaning), *rest)
+
+    def update_definitions(
+        self, puts: Iterable[DefinitionRow] = (), removals: Iterable[str] = ()
+    ) -> None:
+        """Write definitions and remove others, by path, all in one transaction."""
+        if self.removed:
+            self._move()
+        with _transaction(self._db):
+            _put_definitions(self._db, puts)
+            delete = f"DELETE FROM {DEFINITIONS} WHERE path = ?"
+            self._db.executemany(delete, ((path,) for path in removals))
+
     @property
     def removed(self) -> bool:
         """Whether the file is not at its path any more; any thread may ask."""
@@ -119,10 +159,13 @@ class Index:
         """
         log.warning("the index %s was removed while in use; it is written anew", self._path)
         rows = [(kind, row) for kind in self._kinds for row in self.rows(kind)]
+        definitions = list(self.definitions())
         clear_place(self._path)
         db, inode = self._open()
         try:
             _write(db, rows, ())
+            with _transaction(db):
+                _put_definitions(db, definitions)
         except BaseException:
             db.close()
             raise
@@ -147,6 +190,7 @@ class Index:
             for kind in self._kinds:
                 db.execute(f'CREATE TABLE IF NOT EXISTS "{kind}" ({_COLUMNS})')
                 db.execute(f'SELECT {_NAMES} FROM "{kind}" LIMIT 0')
+            db.execute(f"CREATE TABLE IF NOT EXISTS {DEFINITIONS} ({_DEFINITION_COLUMNS})")
             db.execute(f"PRAGMA user_version={VERSION}")
         except BaseException:
             db.close()
@@ -165,13 +209,24 @@ def _write(
     puts: Iterable[tuple[str, IndexRow]],
     removals: Iterable[tuple[str, str]],
 ) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(db):
         for kind, row in puts:
             insert = f'INSERT OR REPLACE INTO "{kind}" VALUES (?, ?, ?, ?, ?, ?)'
             db.execute(insert, (row.name, *_columns(row.stat), row.finished, row.document))
         for kind, name in removals:
             db.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))
+
+
+def _put_definitions(db: sqlite3.Connection, puts: Iterable[DefinitionRow]) -> None:
+    insert = f"INSERT OR REPLACE INTO {DEFINITIONS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    db.executemany(insert, ((row.path, *_columns(row.stat), *row[2:]) for row in puts))
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

@@ -90,7 +90,8 @@ class RepositoryLock:
         """Give the lock up; nothing happens when it is not held."""
         if self._descriptor is not None:
             # The file stays: removing it would let two processes lock two different inodes.
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = self._since = None
 

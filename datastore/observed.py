@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from datastore import files
+from datastore.courtesy import Pause, no_pause
 from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.index import Index, IndexRow
 from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout
-from datastore.observed_files import ObservedFiles, Stored
+from datastore.observed_files import ObservedFiles, Stored, data_of
 from datastore.record import Kind
 from datastore.record_file import MAX_BYTES
 from datastore.sqlite_file import is_broken, to_json
@@ -82,7 +83,8 @@ class ObservedWriter:
         self._index = index
         self._files = ObservedFiles(layout, self._kinds)
         self._lock = threading.Lock()
-        self._files_lock = threading.Lock()
+        self.files_lock = threading.Lock()
+        """Of the files and the index; to be held by whoever uses the index, never for long."""
         self._waiting: dict[Key, _Waiting] = {}
         self._writing: dict[Key, _Waiting] = {}
         self._failed: dict[Key, _Waiting] = {}
@@ -124,12 +126,12 @@ class ObservedWriter:
 
     def sync_index(self) -> None:
         """Return when the index's rows are on disk; never while it is being rebuilt."""
-        with self._files_lock:
+        with self.files_lock:
             self._index.sync()
 
     def finished(self, kind: str, names: Iterable[str]) -> dict[str, bytes]:
         """The documents of finished records as the index has them. Blocks; any thread."""
-        with self._files_lock:
+        with self.files_lock:
             return self._index.finished(kind, names)
 
     def is_own(self, path: Path, stat: Stat) -> bool:
@@ -164,7 +166,7 @@ class ObservedWriter:
 
     # -- putting back ----------------------------------------------------------------------------
 
-    def rescan(self) -> RescanReport:
+    def rescan(self, pause: Pause = no_pause) -> RescanReport:
         """Look at every file and put back what is not as it was written. Blocks; any thread.
 
         Files that the server did not write are reported and never touched.
@@ -174,28 +176,32 @@ class ObservedWriter:
             folder = self._layout.observed(kind)
             if not (folder / ".gitignore").exists():
                 files.ensure_folder(folder, IGNORE_ALL)
-            own = {f"{name}.yaml": stat for name, stat in dict(self._files.stats[kind]).items()}
-            there = files.scan(folder)
-            suspects += sorted(
-                folder / f for f in own.keys() | there.keys() if own.get(f) != there.get(f)
-            )
-        return self._put_back_all(suspects)
+            there = files.scan(folder, pause)
+            others = []
+            for name, stat in dict(self._files.stats[kind]).items():
+                pause()
+                if there.pop(f"{name}.yaml", None) != stat:
+                    others.append(f"{name}.yaml")
+            suspects += sorted(folder / file for file in (*others, *there))
+        return self._put_back_all(suspects, pause)
 
-    def look_at(self, paths: Iterable[Path]) -> RescanReport:
+    def look_at(self, paths: Iterable[Path], pause: Pause = no_pause) -> RescanReport:
         """As `rescan`, but these files only; the server's own writes cost a stat. Blocks."""
         suspects = []
         for path in paths:
+            pause()
             kind = path.parent.name
             if kind not in self._kinds or path.parent != self._layout.observed(kind):
                 continue
             stat = files.stat_of(path)
             if stat is None or not self.is_own(path, stat):
                 suspects.append(path)
-        return self._put_back_all(suspects)
+        return self._put_back_all(suspects, pause)
 
-    def _put_back_all(self, suspects: Iterable[Path]) -> RescanReport:
+    def _put_back_all(self, suspects: Iterable[Path], pause: Pause) -> RescanReport:
         found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
         for path in suspects:
+            pause()
             shown = self._layout.shown(path)
             try:
                 found[self.put_back(path.parent.name, path.stem)].append(shown)
@@ -214,7 +220,7 @@ class ObservedWriter:
         A file that is about to be written again is left to that.
         """
         path = self._layout.record_file(kind, name)
-        with self._files_lock:
+        with self.files_lock:
             now = files.stat_of(path)
             own = self._files.stats[kind].get(name)
             if now == own or self._is_waiting((kind, name)):
@@ -223,10 +229,14 @@ class ObservedWriter:
             if document is None:
                 return Verdict.UNKNOWN
             value = json.loads(document)
-            stat = self._files.write(path, value)
+            same = now is not None and path.read_bytes() == data_of(path, value)
+            # Copied, say, or only touched: what it holds is right.
+            stat = now if now is not None and same else self._files.write(path, value)
             finished = Stored(self._kinds[kind], name, value).finished
             self._index.update(puts=[(kind, IndexRow(name, stat, finished, document))])
             self._files.stats[kind][name] = stat
+        if same:
+            return Verdict.SAME
         return Verdict.RESTORED if now is None else Verdict.PUT_BACK
 
     def _is_waiting(self, key: Key) -> bool:
@@ -268,7 +278,7 @@ class ObservedWriter:
 
     def round(self) -> int:
         """Write what waits, ROUND_MAX files at most; how many there were."""
-        with self._files_lock:
+        with self.files_lock:
             batch = self._take()
             if batch:
                 failed = self._write(batch)

@@ -75,13 +75,7 @@ class ObservedFiles:
 
     def write(self, path: Path, document: Mapping[str, Any]) -> Stat:
         """Write a record's file, its folder too if that is gone; OSError when the disk refuses."""
-        try:
-            text = emit(document)
-        except (ValueError, TypeError) as error:
-            # Such a record must not hold up the others for ever: it is in the index all the same.
-            log.error("%s is no clean YAML: %s", path, error)
-            text = json.dumps(document, indent=2) + "\n"
-        data = text.encode()
+        data = data_of(path, document)
         try:
             return files.write(path, data, self._layout.temps)
         except FileNotFoundError:
@@ -93,6 +87,17 @@ class ObservedFiles:
         if not files.write_once(path, data) and not path.stat().st_size:
             # A power cut before the file was synced leaves it empty; the journal still had it.
             files.write(path, data)
+
+
+def data_of(path: Path, document: Mapping[str, Any]) -> bytes:
+    """What the record's file at `path` holds."""
+    try:
+        text = emit(document)
+    except (ValueError, TypeError) as error:
+        # Such a record must not hold up the others for ever: it is in the index all the same.
+        log.error("%s is no clean YAML: %s", path, error)
+        text = json.dumps(document, indent=2) + "\n"
+    return text.encode()
 
 
 def remove_temps(folder: Path) -> None:

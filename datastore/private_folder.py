@@ -13,11 +13,11 @@ import logging
 from pathlib import Path
 
 from datastore.engine import OpenedEngine
-from datastore.errors import DatastoreError
 from datastore.events import EventLog
 from datastore.key_file import place
 from datastore.layout import Layout, create_folders
 from datastore.lock import RepositoryLock
+from datastore.trouble import OF_THE_DISK, Trouble
 from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class PrivateFolder:
         secrets = layout.private / "secrets"
         self._folders = WatchedFolders((layout.events, layout.logs, layout.data, secrets))
         self._key: bytes | None = None
-        self._told = ""
+        self._refused = Trouble("what was removed from .swamp/ cannot be restored yet", log)
 
     async def keep(self) -> None:
         """Look again and again until cancelled."""
@@ -55,12 +55,10 @@ class PrivateFolder:
         try:
             lost, restored = await asyncio.to_thread(self._restore)
             runs = await self._events.restore()
-        except (OSError, DatastoreError) as error:
-            if str(error) != self._told:
-                log.error("what was removed from .swamp/ cannot be restored yet: %s", error)
-            self._told = str(error)
+        except OF_THE_DISK as error:
+            self._refused.found(error)
             return
-        self._told = ""
+        self._refused.over()
         if runs:
             restored.append(f"events of {len(runs)} live run{'s' if len(runs) > 1 else ''}")
         for folder in lost:

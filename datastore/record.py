@@ -17,6 +17,10 @@ from pydantic.alias_generators import to_camel
 
 API_VERSION = "swamp/v1"
 NAME_MAX_BYTES = 200
+NAME_RULE = (
+    "letters, digits, '.', '_' and '-' only, the first one a letter or digit,"
+    f" and at most {NAME_MAX_BYTES} bytes"
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 

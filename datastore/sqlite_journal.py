@@ -30,6 +30,7 @@ from datastore.sqlite_file import (
     to_json,
     wal_path,
 )
+from datastore.trouble import Trouble
 
 if TYPE_CHECKING:
     # Commands that only read (`datastore/reader.py`) start faster without it.
@@ -88,6 +89,9 @@ class SqliteJournal:
         self._delete_through = 0
         self._give_up_at: float | None = None
         self._given_up = False
+        self._no_checkpoint = Trouble("the journal's checkpoint failed", log)
+        self._no_deletion = Trouble("rows of the journal stay for now", log)
+        self._no_move = Trouble("the journal cannot be written anew", log)
         try:
             self._db = _connect(path)
             last = self._db.execute("SELECT min(seq), max(seq), max(commit_no) FROM rows")
@@ -143,10 +147,8 @@ class SqliteJournal:
         Most of the checkpoint of the WAL happens here, on a connection of its own, so that what
         is left for the writer's thread is short.
         """
-        try:
+        with self._no_checkpoint.caught():
             checkpoint(self._path)
-        except sqlite3.Error as error:
-            log.warning("the journal's checkpoint failed and will be tried again: %s", error)
         self._delete_through = max(self._delete_through, seq)
         self._queue.put(None)
 
@@ -283,11 +285,9 @@ class SqliteJournal:
 
     def _stay(self) -> None:
         """Go on in a new file although nothing is to be written just now."""
-        try:
+        with self._no_move.caught():
             if self.removed:
                 self._move()
-        except (sqlite3.Error, OSError) as error:
-            log.warning("the journal cannot be written anew for now: %s", error)
 
     def _say_trouble(self, error: Exception) -> None:
         reason = f"the journal {self._path} cannot be written: {error}"
@@ -326,10 +326,11 @@ class SqliteJournal:
             if through == self._delete_through and _size(wal_path(self._path)) > _WAL_MAX_BYTES:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
-            log.warning("rows of the journal stay for now: %s", error)
+            self._no_deletion.found(error)
             self._delete_through = self._deleted_through
         else:
             self._deleted_through = through
+            self._no_deletion.over()
         finally:
             self._db.execute("PRAGMA synchronous=FULL")
 

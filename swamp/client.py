@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 RETRY_MOST_S = 5.0
 SLOW_S = 3.0
 """After so long without an answer the person is told who is waited for."""
-SOCKET_WAIT_S = 2.0
+SOCKET_WAIT_S, START_WAIT_S = 2.0, 60.0
 _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
 DEGRADED_HEADER = "Swamp-Degraded"
@@ -288,15 +288,25 @@ class Client:
         return Unreachable(f"lost the connection to {shown} ({error or type(error).__name__})")
 
 
-def local_client(layout: Layout, sleep: Callable[[float], None] = time.sleep) -> Client | None:
+def local_client(
+    layout: Layout,
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    wait_s: float = SOCKET_WAIT_S,
+    slow: Callable[[str], None] = lambda line: None,
+) -> Client | None:
     """A client of the server that runs for this repository, None if none does.
 
-    A server that holds the lock but does not listen yet is given two seconds.
+    A server that holds the lock but does not listen yet is given `wait_s`; `slow` is told of one
+    that takes its time.
     """
     waited_s = 0.0
     while not _listens(layout.socket):
-        if waited_s >= SOCKET_WAIT_S or _holder(layout.lock) is None:
+        holder = _holder(layout.lock)
+        if waited_s >= wait_s or holder is None:
             return None
+        if waited_s < SOCKET_WAIT_S <= waited_s + 0.1:
+            slow(f"pid {holder} holds this repository and does not answer yet: waiting for it")
         sleep(0.1)
         waited_s += 0.1
     client = Client(layout.socket)

@@ -9,32 +9,56 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, cast, overload
 
 from datastore.clock import Clock, SystemClock
-from datastore.definitions.definition_file import Definition, DefinitionFile, Kind, look, shown
+from datastore.courtesy import Pause, no_pause
+from datastore.definition_index import ROWS_MOST, DefinitionIndex
+from datastore.definitions.definition_file import (
+    MEANING,
+    Definition,
+    DefinitionFile,
+    Kind,
+    look,
+    stat_in,
+)
 from datastore.definitions.model import ModelDefinition
-from datastore.definitions.view import View, view_of
+from datastore.definitions.view import View
 from datastore.definitions.workflow import Workflow
 from datastore.errors import InvalidFile
+from datastore.files import Stat
+from datastore.index import DefinitionRow
 
 FOLDERS: dict[Kind, str] = {"workflow": "workflows", "model": "models"}
 _KINDS: dict[str, Kind] = {folder: kind for kind, folder in FOLDERS.items()}
-Place = tuple[Kind, Path]
+
+CHUNK = 50
+"""Files looked at before what changed in them takes effect. Of so few, the change is one."""
+
+
+_NONE = Stat(0, 0, 0)
+"""Of no file: what the index has is of no use."""
 
 
 class Catalog:
     """The definitions of the repository at `root`. Empty until the first `scan`."""
 
-    def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
-        """`clock` must agree with the one that stamps files: it tells which stats to trust."""
+    def __init__(
+        self, root: Path, *, clock: Clock | None = None, index: DefinitionIndex | None = None
+    ) -> None:
+        """`clock` must agree with the one that stamps files: it tells which stats to trust.
+
+        With an `index` what was parsed is kept there for the next start.
+        """
         self._root = root
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._files: dict[Place, DefinitionFile] = {}
         self._views: dict[Kind, View] = {kind: View(kind) for kind in FOLDERS}
+        self._index = index
+        self._kept: dict[str, Stat] = {}
+        """By path what the index has."""
         self._folder_problems: dict[Kind, tuple[InvalidFile, ...]] = {}
 
     # -- memory ----------------------------------------------------------------------------------
@@ -55,32 +79,91 @@ class Catalog:
         """All models in force, by name."""
         return cast(list[ModelDefinition], self._views["model"].all())
 
+    def newer_refused(self, kind: Kind, name_or_id: str) -> InvalidFile | None:
+        """Why the file of a definition in force is not in force as it stands by now; None if it is.
+
+        An earlier version of it is in force then.
+        """
+        found = self._views[kind].find(name_or_id)
+        return None if found is None else self._views[kind].problem(found.path)
+
     def problems(self) -> list[InvalidFile]:
         """Every file that is not in force as it stands, by path."""
-        found = [problem for view in self._views.values() for problem in view.problems]
+        found = [problem for view in self._views.values() for problem in view.problems()]
         found += [problem for some in self._folder_problems.values() for problem in some]
         return sorted(found, key=lambda problem: problem.path)
 
     # -- disk ------------------------------------------------------------------------------------
 
-    def scan(self) -> None:
+    def scan(self, pause: Pause = no_pause) -> None:
         """Bring memory up to date with every file: stat all, read what changed."""
-        self._sweep(FOLDERS)
+        for kind in FOLDERS:
+            self._sweep(kind, pause)
 
-    def refresh(self, paths: Iterable[Path]) -> None:
+    def load(self) -> None:
+        """The first scan: of files that the index knows with this very stat, none is parsed.
+
+        Nothing else may look at files before it has returned.
+        """
+        rows = {row.path: row for row in self._index.rows()} if self._index is not None else {}
+        self._kept = {
+            path: row.stat if row.meaning == MEANING else _NONE for path, row in rows.items()
+        }
+        for kind, folder in FOLDERS.items():
+            problems: list[InvalidFile] = []
+            files: dict[str, DefinitionFile] = {}
+            for path, stat in self._listed(folder, problems, no_pause):
+                if stat is not None and self._kept.get(path) == stat:
+                    files[path] = DefinitionFile.kept(kind, rows[path])
+                elif (file := self._look(kind, path, None)) is not None:
+                    files[path] = file
+            self._folder_problems[kind] = tuple(problems)
+            self._views[kind].begin(files)
+
+    def keep(self, pause: Pause = no_pause) -> None:
+        """Have the index know what was parsed since. For a thread, one at a time."""
+        if self._index is None:
+            return
+        files: dict[str, DefinitionFile] = {}
+        for view in self._views.values():
+            files |= view.files
+        puts: list[DefinitionRow] = []
+        removals = [path for path in self._kept if path not in files]
+        for path, file in files.items():
+            pause()
+            if self._kept.get(path) != file.stat and (row := file.to_keep(path)) is not None:
+                puts.append(row)
+            if len(puts) == ROWS_MOST:
+                self._note(puts, removals)
+                puts, removals = [], []
+        if puts or removals:
+            self._note(puts, removals)
+
+    def _note(self, puts: list[DefinitionRow], removals: list[str]) -> None:
+        assert self._index is not None
+        if self._index.update(puts, removals):
+            self._kept.update((row.path, row.stat) for row in puts)
+            for path in removals:
+                del self._kept[path]
+
+    def refresh(self, paths: Iterable[Path], pause: Pause = no_pause) -> None:
         """Bring memory up to date with some files, say those that file events named."""
-        places: set[Place] = set()
-        kinds: set[Kind] = set()
+        named: dict[Kind, set[str]] = {kind: set() for kind in FOLDERS}
+        swept: set[Kind] = set()
         for path in paths:
-            kind = self._kind_of(path)
-            if kind is None:
+            pause()
+            inside = self._inside(path)
+            if inside is None:
                 continue
+            kind, shown_path = inside
             if path.suffix == ".yaml":
-                places.add((kind, path))
-            if path.suffix != ".yaml" or path.is_dir():
-                kinds.add(kind)
-        self._look_at(places)
-        self._sweep(kinds)
+                named[kind].add(shown_path)
+            if self._concerns_more(kind, path, shown_path):
+                swept.add(kind)
+        for kind in FOLDERS:
+            self._look_at(kind, self._gone_last(named[kind]), pause)
+            if kind in swept:
+                self._sweep(kind, pause)
 
     @overload
     def fresh(self, kind: Literal["workflow"], name_or_id: str) -> Workflow: ...
@@ -92,95 +175,131 @@ class Catalog:
         A hit costs one stat. A miss lists the folder and costs one stat for each file of the kind,
         since a name may have come to be in any of them.
         """
-        looked: Path | None = None
+        looked: str | None = None
         while (found := self._views[kind].find(name_or_id)) is not None:
             if found.path == looked:
-                return found.definition
+                return found.claim.definition
             looked = found.path
-            self._look_at([(kind, looked)])
-        self._sweep([kind])
+            self._look_at(kind, [looked], no_pause)
+        self._sweep(kind, no_pause)
         return self._views[kind].get(name_or_id)
 
-    def _kind_of(self, path: Path) -> Kind | None:
+    def _inside(self, path: Path) -> tuple[Kind, str] | None:
+        """The kind of a file below one of the folders, and its path below the root."""
         try:
-            parts = path.relative_to(self._root).parts
+            below = path.relative_to(self._root)
         except ValueError:
             return None
-        hidden = any(part.startswith(".") for part in parts)
-        return None if hidden or not parts else _KINDS.get(parts[0])
+        hidden = any(part.startswith(".") for part in below.parts)
+        kind = None if hidden or not below.parts else _KINDS.get(below.parts[0])
+        return None if kind is None else (kind, below.as_posix())
 
-    def _sweep(self, kinds: Iterable[Kind]) -> None:
-        for kind in kinds:
-            problems: list[InvalidFile] = []
-            places = {(kind, path) for path in self._listed(self._root / FOLDERS[kind], problems)}
-            with self._lock:
-                places.update(place for place in self._files if place[0] == kind)
-            self._folder_problems[kind] = tuple(problems)
-            self._look_at(places)
+    def _concerns_more(self, kind: Kind, path: Path, shown_path: str) -> bool:
+        """Whether a path stands for files below it, or for one whose name is told to be wrong.
 
-    def _listed(self, folder: Path, problems: list[InvalidFile]) -> Iterator[Path]:
+        Editors and `sed -i` make files of other names beside each that they save.
+        """
+        misnamed = path.suffix != ".yaml" and path.suffix.lower() in (".yaml", ".yml")
+        return misnamed or path.is_dir() or self._views[kind].has_below(shown_path)
+
+    def _gone_last(self, paths: Iterable[str]) -> list[str]:
+        """What moved is to be found in its new place before it is missed in its old one."""
+        return sorted(paths, key=lambda path: (not os.path.lexists(f"{self._root}/{path}"), path))
+
+    def _sweep(self, kind: Kind, pause: Pause) -> None:
+        problems: list[InvalidFile] = []
+        files = self._views[kind].files
+        there: set[str] = set()
+        changed: list[str] = []
+        for path, stat in self._listed(FOLDERS[kind], problems, pause):
+            there.add(path)
+            seen = files.get(path)
+            if seen is None or seen.stat is None or seen.stat != stat:
+                changed.append(path)
+        changed += [path for path in list(files) if path not in there]
+        self._folder_problems[kind] = tuple(problems)
+        self._look_at(kind, changed, pause)
+
+    def _listed(
+        self, folder: str, problems: list[InvalidFile], pause: Pause
+    ) -> Iterator[tuple[str, Stat | None]]:
+        """The files below a folder in the order of their paths, with their stats as far as known.
+
+        `problems` is told what cannot be read at all.
+        """
+        found: list[tuple[str, os.DirEntry[str]]] = []
         try:
-            with os.scandir(folder) as entries:
-                found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+            with os.scandir(f"{self._root}/{folder}") as entries:
+                for entry in entries:
+                    pause()
+                    if not entry.name.startswith("."):
+                        found.append((entry.name, entry))
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            problems.append(
-                InvalidFile(shown(folder, self._root), f"cannot be listed: {error.strerror}")
-            )
+            problems.append(InvalidFile(folder, f"cannot be listed: {error.strerror}"))
             return
-        for name, is_folder in found:
-            if name.startswith("."):
-                continue
+        found.sort(key=lambda one: one[0])
+        for name, entry in found:
+            pause()
+            path = f"{folder}/{name}"
+            is_folder = entry.is_dir(follow_symlinks=False)
             if is_folder and name.endswith(".yaml"):
-                where = shown(folder / name, self._root)
-                problems.append(InvalidFile(where, "is a folder, expected a file"))
+                problems.append(InvalidFile(path, "is a folder, expected a file"))
             if is_folder:
-                yield from self._listed(folder / name, problems)
+                yield from self._listed(path, problems, pause)
             elif name.endswith(".yaml"):
-                yield folder / name
+                yield path, _stat_of(entry)
             elif name.lower().endswith((".yml", ".yaml")):
-                right = (folder / name).with_suffix(".yaml").name
-                where = shown(folder / name, self._root)
-                problems.append(InvalidFile(where, f"is not read: its name must be {right}"))
+                right = Path(name).with_suffix(".yaml")
+                problems.append(InvalidFile(path, f"is not read: its name must be {right}"))
 
-    def _look_at(self, places: Iterable[Place]) -> None:
-        """Look at files and take over what changed.
+    def _look_at(self, kind: Kind, paths: Sequence[str], pause: Pause) -> None:
+        """Look at files and take over what changed, a few at a time."""
+        view = self._views[kind]
+        for first in range(0, len(paths), CHUNK):
+            changed = []
+            for path in paths[first : first + CHUNK]:
+                pause()
+                seen = view.files.get(path)
+                found = self._look(kind, path, seen)
+                if found is not seen:
+                    changed.append((path, seen, found))
+            if changed:
+                self._take(kind, changed)
+
+    def _take(
+        self,
+        kind: Kind,
+        changed: Iterable[tuple[str, DefinitionFile | None, DefinitionFile | None]],
+    ) -> None:
+        """Note files as they are now: the path of each, what was known of it, what was found.
 
         Reading and parsing need no lock. Under it each change is looked at once more (a stat, as a
         rule), so that a slow reader never puts an older version over a newer one.
         """
-        changed = []
-        for place in places:
-            seen = self._files.get(place)
-            found = self._look(place, seen)
-            if found is not seen:
-                changed.append((place, seen, found))
-        if not changed:
-            return
+        view = self._views[kind]
         with self._lock:
-            kinds = set()
-            for place, seen, found in changed:
-                current = self._files.get(place)
-                if self._take(place, found if found and current is seen else current):
-                    kinds.add(place[0])
-            for kind in kinds:
-                mine = {path: file for (k, path), file in self._files.items() if k == kind}
-                self._views[kind] = view_of(mine, self._views[kind], self._root)
+            changes: dict[str, DefinitionFile | None] = {}
+            for path, seen, found in changed:
+                current = view.files.get(path)
+                now = self._look(kind, path, found if found and current is seen else current)
+                if now is current:
+                    continue
+                if now is not None and current is not None and now.says_as(current):
+                    view.files[path] = now
+                else:
+                    changes[path] = now
+            if changes:
+                view.update(changes)
 
-    def _take(self, place: Place, known: DefinitionFile | None) -> bool:
-        """Note a file as it is now, `known` or newer; whether the view must follow."""
-        current = self._files.get(place)
-        found = self._look(place, known)
-        if found is None:
-            self._files.pop(place, None)
-        else:
-            self._files[place] = found
-        if current is None or found is None:
-            return current is not found
-        same = current.definition is found.definition and current.problem is found.problem
-        return not same
+    def _look(self, kind: Kind, path: str, seen: DefinitionFile | None) -> DefinitionFile | None:
+        return look(self._root, path, kind, seen, self._clock)
 
-    def _look(self, place: Place, seen: DefinitionFile | None) -> DefinitionFile | None:
-        kind, path = place
-        return look(path, self._root, kind, seen, self._clock)
+
+def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
+    """Of the file that an entry leads to, also by a link; None where that fails."""
+    try:
+        return stat_in(entry.stat())
+    except OSError:
+        return None

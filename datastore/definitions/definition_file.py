@@ -6,6 +6,7 @@ Reading is lazy twice: the same stat costs no read, the same bytes cost no parse
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat as modes
@@ -13,37 +14,104 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import VERSION
+
+from datastore import yaml_loader
 from datastore.clock import Clock
 from datastore.definitions.checks import parse_workflow
-from datastore.definitions.model import ModelDefinition, parse_model
-from datastore.definitions.workflow import Workflow
+from datastore.definitions.model import ModelDefinition, model_from_source, parse_model
+from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import InvalidFile
+from datastore.files import Stat
+from datastore.index import DefinitionRow
+from datastore.sqlite_file import to_json
 from datastore.yaml_loader import load
 
 Kind = Literal["workflow", "model"]
 Definition = Workflow | ModelDefinition
-Stat = tuple[int, int, int]
-"""mtime_ns, size, inode."""
 
 _RACY_NS = 50_000_000
 
 
+def _meaning() -> str:
+    """Tells the code that gives files their meaning from every other version of it."""
+    code = [*Path(__file__).parent.glob("*.py"), Path(yaml_loader.__file__)]
+    found = hashlib.sha256(VERSION.encode())
+    for path in sorted(code):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+MEANING = _meaning()
+
+
+class Claim:
+    """What a file defines, and the name and the id under which it wants to be found.
+
+    One that the index had is not looked into before somebody asks for it.
+    """
+
+    __slots__ = ("_kept", "_made", "id", "name")
+
+    def __init__(self, name: str, id: str, made: Definition | DefinitionRow) -> None:
+        self.name = name
+        self.id = id
+        self._kept = made if isinstance(made, DefinitionRow) else None
+        self._made = None if isinstance(made, DefinitionRow) else made
+
+    @property
+    def definition(self) -> Definition:
+        """The definition; InvalidFile if what the index had of it is of no use."""
+        made = self._made
+        if made is None:
+            assert self._kept is not None
+            made = self._made = _remade(self._kept)
+        return made
+
+
+def _remade(row: DefinitionRow) -> Definition:
+    try:
+        source = json.loads(row.document)
+        is_workflow = row.path.startswith("workflows/")
+        return workflow_from_source(source) if is_workflow else model_from_source(source)
+    except ValueError as error:
+        problem = "what .swamp/index.db has of it is broken: change it, or start without that file"
+        raise InvalidFile(row.path, problem) from error
+
+
 @dataclass(frozen=True, slots=True)
 class DefinitionFile:
-    """A file. `definition` is its last good version, `problem` what is wrong with it now."""
+    """A file. `claim` is its last good version, `problem` what is wrong with it now."""
 
     kind: Kind
     stat: Stat | None
     """None where the next look must read the file again whatever its stat says."""
     digest: bytes = b""
-    definition: Definition | None = None
+    claim: Claim | None = None
     problem: InvalidFile | None = None
     text: str = ""
     """What a file with a problem says, to tell who asks in vain for a name that is in it."""
 
+    @classmethod
+    def kept(cls, kind: Kind, row: DefinitionRow) -> DefinitionFile:
+        """A file as the index had it."""
+        return cls(kind, row.stat, row.digest, Claim(row.name, row.id, row))
+
+    def to_keep(self, path: str) -> DefinitionRow | None:
+        """What the index may have of it; None unless its stat and all that it says are good."""
+        if self.stat is None or self.claim is None or self.problem is not None:
+            return None
+        claim = self.claim
+        document = to_json(claim.definition.source)
+        return DefinitionRow(path, self.stat, self.digest, MEANING, claim.name, claim.id, document)
+
+    def says_as(self, other: DefinitionFile) -> bool:
+        """Whether it is the other as far as anybody but its next look can tell."""
+        return self.claim is other.claim and self.problem is other.problem
+
     def may_mean(self, name: str) -> bool:
         """Whether a file with a problem was probably meant to define that name or id."""
-        known = self.definition
+        known = self.claim
         if known is not None and name in (known.name, known.id):
             return True
         word = re.escape(name)
@@ -51,39 +119,41 @@ class DefinitionFile:
 
 
 def look(
-    path: Path, root: Path, kind: Kind, seen: DefinitionFile | None, clock: Clock
+    root: Path, shown_path: str, kind: Kind, seen: DefinitionFile | None, clock: Clock
 ) -> DefinitionFile | None:
     """The file as it is now: `seen` itself if nothing changed, None if there is no file.
 
-    A file that cannot be read or parsed keeps the definition it had. Problems name it below `root`.
+    `shown_path` is below `root`, with slashes. A file that cannot be read or parsed keeps the
+    definition it had.
     """
+    path = f"{root}/{shown_path}"
     try:
-        if seen is not None and seen.stat == _stat(path):
+        if seen is not None and seen.stat == stat_in(os.stat(path)):
             return seen
         looked_at_ns = int(clock.now().timestamp() * 1e9)
-        stat = _stat(path)
+        stat = stat_in(os.stat(path))
         odd = oddity(path)
-        data = b"" if odd else path.read_bytes()
+        data = b"" if odd else Path(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         odd = oddity(path)
         if odd is None:
             return None
-        return DefinitionFile(kind, None, problem=InvalidFile(shown(path, root), odd))
+        return DefinitionFile(kind, None, problem=InvalidFile(shown_path, odd))
     except OSError as error:
         odd = f"cannot be read: {error.strerror}"
     if odd is not None:
-        problem = InvalidFile(shown(path, root), odd)
-        return DefinitionFile(kind, None, b"", seen.definition if seen else None, problem)
+        problem = InvalidFile(shown_path, odd)
+        return DefinitionFile(kind, None, b"", seen.claim if seen else None, problem)
     # A second write within one tick of the file system's clock would leave the same stat.
-    settled = looked_at_ns - stat[0] > _RACY_NS
+    settled = looked_at_ns - stat.mtime_ns > _RACY_NS
     trusted = stat if settled else None
     digest = hashlib.sha256(data).digest()
     if seen is not None and seen.digest == digest:
         return replace(seen, stat=trusted)
-    return _parsed(data, shown(path, root), DefinitionFile(kind, trusted, digest), seen)
+    return _parsed(data, shown_path, DefinitionFile(kind, trusted, digest), seen)
 
 
-def oddity(path: Path) -> str | None:
+def oddity(path: str | Path) -> str | None:
     """Why what is at a path cannot be read as a file; None for a file, and where nothing is.
 
     Reading a pipe would wait for ever.
@@ -91,7 +161,7 @@ def oddity(path: Path) -> str | None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        return "is a link to what is not there" if path.is_symlink() else None
+        return "is a link to what is not there" if os.path.islink(path) else None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if modes.S_ISDIR(mode):
@@ -99,14 +169,9 @@ def oddity(path: Path) -> str | None:
     return None if modes.S_ISREG(mode) else "is no regular file"
 
 
-def shown(path: Path, root: Path) -> str:
-    """The path as people read it: below the repository, with slashes."""
-    return path.relative_to(root).as_posix()
-
-
-def _stat(path: Path) -> Stat:
-    status = os.stat(path)
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
+def stat_in(status: os.stat_result) -> Stat:
+    """What of a file's status tells one version from the next."""
+    return Stat(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _parsed(
@@ -116,7 +181,7 @@ def _parsed(
     try:
         definition = parse(load(data, shown_path), shown_path)
     except InvalidFile as problem:
-        last_good = seen.definition if seen else None
+        last_good = seen.claim if seen else None
         text = data.decode(errors="replace")
-        return replace(file, definition=last_good, problem=problem, text=text)
-    return replace(file, definition=definition)
+        return replace(file, claim=last_good, problem=problem, text=text)
+    return replace(file, claim=Claim(definition.name, definition.id, definition))

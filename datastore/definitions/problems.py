@@ -76,8 +76,13 @@ def _sentence(root: type[Written], value: Any, path: Path, detail: ErrorDetails)
         return f"{where} needs '{path[-1]}'"
     if kind == "extra_forbidden":
         return _unknown_key(model, str(path[-1]), where)
-    predicate = _PREDICATES[kind](detail) if kind in _PREDICATES else detail["msg"]
-    return f"{_subject(inner, where)} {predicate}"
+    return f"{_subject(inner, where)} {predicate(detail)}"
+
+
+def predicate(detail: ErrorDetails) -> str:
+    """`must be …, found …`, in pydantic's words where we have none."""
+    kind = detail["type"]
+    return _PREDICATES[kind](detail) if kind in _PREDICATES else detail["msg"]
 
 
 def _subject(inner: Path, where: str) -> str:

@@ -109,10 +109,24 @@ def _label_values(values: Any) -> list[str]:
     return values
 
 
+def are_named(labels: dict[str, Any]) -> dict[str, Any]:
+    """Labels as they are, refused where one has no name."""
+    if any(not name.strip() for name in labels):
+        raise refusal("must name each label: found one without a name")
+    return labels
+
+
+def _is_a_priority(value: int) -> int:
+    if not 1 <= value <= 5:
+        raise refusal(f"must be from 1 (most urgent) to 5, found {value}")
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 Uuid = Annotated[str, AfterValidator(_is_id)]
 DefinitionName = Annotated[str, AfterValidator(_is_definition_name)]
 LabelValue = Annotated[str | list[str] | dict[str, list[str]], BeforeValidator(_is_label_rule)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Priority = Annotated[int, Field(ge=1, le=5)]
+Labels = Annotated[dict[str, LabelValue], AfterValidator(are_named)]
+Priority = Annotated[int, AfterValidator(_is_a_priority)]

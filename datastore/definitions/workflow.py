@@ -20,7 +20,7 @@ from datastore.definitions.schema import (
     NAME_MAX_LENGTH,
     REMOVED,
     DefinitionName,
-    LabelValue,
+    Labels,
     PositiveSeconds,
     Priority,
     Seconds,
@@ -89,7 +89,7 @@ class Placed(Written):
     """The keys that say where steps run; workflow, job and step have them, the inner one wins."""
 
     target: Text | None = None
-    labels: dict[str, LabelValue] | None = None
+    labels: Labels | None = None
     platform: Text | None = None
     queue_timeout_s: Seconds | None = Field(default=None, alias="queueTimeout")
     """How long a step may wait for a worker, seconds; 0 waits for ever."""

@@ -48,6 +48,9 @@ def ask(
     if client is None:
         return Asked(name, path, None)
     answer = client.post(f"/api/v1/desired/{kind.folder}/{quote(name, safe='')}/look")
+    if answer["inForce"] is None:
+        # The process of one run answered, which leaves that to the next server.
+        return Asked(name, path, None)
     if not answer["inForce"]:
         raise SwampError(
             f"{path} was written, but is not in force: there is no {kind.title} '{name}',"

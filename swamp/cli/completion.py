@@ -1,4 +1,5 @@
-"""What the shell offers after Tab: names of workflows and models, ids of runs, names of tokens.
+"""What the shell offers after Tab: names of workflows and models, ids of runs, names of
+tokens and workers.
 
 Taken from file names and the first lines of files; never slow, and never an error: whatever cannot
 be read is not offered.
@@ -39,6 +40,11 @@ def run_ids(incomplete: str) -> list[str]:
 def token_names(incomplete: str) -> list[str]:
     """Names of enrollment tokens that begin so."""
     return _offered(lambda root: sorted(_records(root, "tokens")), incomplete)
+
+
+def worker_names(incomplete: str) -> list[str]:
+    """Names of workers that begin so."""
+    return _offered(lambda root: sorted(_records(root, "workers")), incomplete)
 
 
 def _offered(find: Callable[[Path], list[str]], incomplete: str) -> list[str]:

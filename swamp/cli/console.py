@@ -78,6 +78,15 @@ class Console:
         if not (self.quiet or self.json):
             print(line, file=sys.stderr, flush=True)
 
+    def warn(self, message: str) -> None:
+        """What a person should know before the answer, on stderr; an event with `--json`."""
+        warning = {"kind": "warning", "message": message}
+        print(
+            json.dumps(warning, ensure_ascii=False) if self.json else f"Warning: {message}",
+            file=sys.stderr,
+            flush=True,
+        )
+
     def detail(self, line: str) -> None:
         """A remark that only `--verbose` shows."""
         if self.verbose:
@@ -103,12 +112,15 @@ class Console:
         refuse_newer(layout)
         return layout
 
-    def server(self, url: str | None) -> Client | None:
-        """The server at `url`, else the one that runs for this repository, else None."""
+    def server(self, url: str | None, *, needs_it: bool = False) -> Client | None:
+        """The server at `url`, else the one that runs for this repository, else None.
+
+        `needs_it`: also one that takes long to start is waited for.
+        """
         from swamp.client import BadUrl, Client
 
         if url is None:
-            self.asked = self.local_server(self.layout())
+            self.asked = self.local_server(self.layout(), needs_it=needs_it)
             return self.asked
         try:
             self.asked = Client(url, token=self.token, ca_cert=self.ca_cert)
@@ -117,11 +129,12 @@ class Console:
         self.asked.slow = self.note
         return self.asked
 
-    def local_server(self, layout: Layout) -> Client | None:
+    def local_server(self, layout: Layout, *, needs_it: bool = False) -> Client | None:
         """The server that runs for the repository, if any; whoever waits for it is told so."""
-        from swamp.client import local_client
+        from swamp.client import SOCKET_WAIT_S, START_WAIT_S, local_client
 
-        client = local_client(layout)
+        wait_s = START_WAIT_S if needs_it else SOCKET_WAIT_S
+        client = local_client(layout, wait_s=wait_s, slow=self.note)
         if client is not None:
             client.slow = self.note
         return client

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from datastore.errors import InvalidFile
+from datastore.errors import InvalidFile, printable
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
 from swamp.cli.durations import show_age
@@ -143,7 +143,7 @@ def _files(layout: Layout, client: Client | None) -> Iterator[Finding]:
 def _shown(problem: dict[str, Any]) -> str:
     line, column = problem["line"], problem["column"]
     where = problem["path"] if line is None else f"{problem['path']}:{line}:{column}"
-    return f"{where}: {problem['problem']}"
+    return printable(f"{where}: {problem['problem']}")
 
 
 def _document(finding: Finding) -> dict[str, Any]:

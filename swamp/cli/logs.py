@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 
 from swamp.cli.console import Console
+from swamp.cli.unread import tell
 
 TIME_OF_DAY = "%H:%M:%S"
 
@@ -18,7 +19,7 @@ class _AsEvents(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         kind = "error" if record.levelno >= logging.ERROR else "warning"
-        self._console.event({"kind": kind, "message": record.getMessage()}, None)
+        tell(self._console, {"kind": kind, "message": record.getMessage()}, None)
 
 
 def log_to(console: Console) -> None:

@@ -73,26 +73,8 @@ def _paused(console: Console) -> dict[str, dict[str, str]]:
     """The labels of every pause that holds, or that the next server would take over, by name."""
     layout = console.layout()
     client = console.local_server(layout)
-    if client is None:
-        return _paused_at_start(layout)
-    found = client.get("/api/v1/pauses")
+    found = _recorded(layout) if client is None else client.get("/api/v1/pauses")
     return {one["name"]: one["labels"] for one in found if one["state"] == "paused"}
-
-
-def _paused_at_start(layout: Layout) -> dict[str, dict[str, str]]:
-    from datastore.desired import DesiredTree
-    from datastore.kinds import PAUSES, PauseSpec
-    from datastore.reader import read_records
-
-    specs = {pause.name: pause.spec for pause in read_records(layout, PAUSES)}
-    tree = DesiredTree(layout)
-    for change in tree.scan():
-        file = tree.current(change.kind, change.name) if change.kind is PAUSES else None
-        # A file without a good version has no digest, and changes nothing.
-        if file is not None and file.digest:
-            base = specs.get(change.name, PauseSpec())
-            specs[change.name] = base.model_copy(update=file.spec)
-    return {name: dict(spec.labels) for name, spec in specs.items() if spec.paused}
 
 
 def _set(
@@ -119,17 +101,26 @@ def _set(
 )
 def list_pauses(console: Console, server: Server = None) -> None:
     client = console.server(server)
-    found = _recorded(console) if client is None else client.get("/api/v1/pauses")
+    found = _recorded(console.layout()) if client is None else client.get("/api/v1/pauses")
     rows = (
-        (one["name"], one["state"], pairs(one["labels"]), one["since"], one.get("note", ""))
+        (one["name"], one["state"], pairs(one["labels"]), _since(one), one.get("note", ""))
         for one in found
     )
     console.show(found, table(_COLUMNS, rows) if found else ["Nothing is paused."])
 
 
-def _recorded(console: Console) -> list[dict[str, Any]]:
+def _since(pause: dict[str, Any]) -> str:
+    return "at the next start" if pause.get("atNextStart") else str(pause["since"])
+
+
+def _recorded(layout: Layout) -> list[dict[str, Any]]:
+    """As the records say, and as files ask that only the next server takes over."""
+    from datastore.desired import DesiredTree
     from datastore.kinds import PAUSES
     from datastore.reader import read_records
     from swamp.views import pause_list
 
-    return pause_list(read_records(console.layout(), PAUSES))
+    tree = DesiredTree(layout)
+    files = {one.name: tree.current(PAUSES, one.name) for one in tree.scan() if one.kind is PAUSES}
+    asked = {name: file for name, file in files.items() if file is not None}
+    return pause_list(list(read_records(layout, PAUSES)), asked)

@@ -197,12 +197,13 @@ class RunLines:
         waited = event["step"] in self._job(event).waiting
         lines = self._ended(event, f"failed {event['step']} in {_took(event)}{allowed}")
         # The first failure becomes the run's and is told at its end. Why a step waited was said
-        # all along, so where it waited in vain it is not said twice.
+        # all along, so where it waited in vain it is not said twice, if that end is near.
+        goes_on = any(job.unfinished for job in self._jobs.values())
         is_runs = not (self._has_failed or allowed)
         self._has_failed |= is_runs
         error = event.get("error") or ""
         in_vain = waited and error.startswith(IN_VAIN)
-        if not (is_runs and in_vain):
+        if goes_on or not (is_runs and in_vain):
             lines += [self._of(event, f"  {text}") for text in error.splitlines()]
         return lines
 

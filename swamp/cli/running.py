@@ -6,6 +6,7 @@ With `--json` an error is one object on stderr, `{"error", "code"}`.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -26,6 +27,9 @@ _ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 def run(given: list[str]) -> int:
     """Run one command; its exit code. Errors have been printed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that lacks a character must not end a command, nor half of a worker.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(given, as_json="--json" in given)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ import typer
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
 from swamp.cli.options import number, seconds
+from swamp.cli.unread import tell
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9090
@@ -152,7 +153,7 @@ def serve(
         keep=kept(layout, keep_runs),
         output_max_bytes=settings.output_limit_bytes or OUTPUT_MAX_BYTES,
     )
-    code = run_serve(options, lambda report: console.event(report, _timed(serve_line(report))))
+    code = run_serve(options, lambda report: tell(console, report, _timed(serve_line(report))))
     if code:
         raise typer.Exit(code)
 

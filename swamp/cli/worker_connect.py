@@ -16,6 +16,7 @@ from swamp.cli.durations import show_duration
 from swamp.cli.hidden_argument import hide
 from swamp.cli.options import labels, number, optional_seconds
 from swamp.cli.plain_text import plain
+from swamp.cli.unread import tell
 
 if TYPE_CHECKING:
     from swamp.worker.options import WorkerOptions
@@ -167,7 +168,7 @@ def _work(console: Console, options: WorkerOptions) -> None:
             stopped.append(event["reason"])
         line = worker_line(event)
         now = datetime.now(UTC)
-        console.event(event, None if line is None else f"{now:%H:%M:%S} UTC │ {line}")
+        tell(console, event, None if line is None else f"{now:%H:%M:%S} UTC │ {line}")
 
     code = asyncio.run(run_worker(options, report))
     if code:

@@ -70,6 +70,8 @@ def queue(
     console: Console, watch: Watch = False, explain: Explain = None, server: Server = None
 ) -> None:
     if explain is not None:
+        if not explain.strip():
+            raise typer.BadParameter("--explain needs the name of a step that waits, or its id")
         asked = console.needed_server(server)
         document = asked.get(f"/api/v1/queue/{quote(explain, safe='')}/explain")
         console.show(document, explained(document))

@@ -13,14 +13,18 @@ import typer
 from datastore.errors import NotFound
 from swamp.cli.asking import Asked, ask, document, told
 from swamp.cli.command import Help, command
+from swamp.cli.completion import worker_names
 from swamp.cli.console import Console
 from swamp.cli.options import labels
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
 
-OneName = Annotated[str, typer.Argument(help="The worker's name.")]
-Name = Annotated[str | None, typer.Argument(help="The worker's name.", metavar="[NAME]")]
+OneName = Annotated[str, typer.Argument(help="The worker's name.", autocompletion=worker_names)]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="The worker's name.", metavar="[NAME]", autocompletion=worker_names),
+]
 Label = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="K=V", help="All workers with this label, in place of a name."),

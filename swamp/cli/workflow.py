@@ -190,12 +190,14 @@ def run(
         body["priority"] = priority
     body["initiatedBy"] = _who()
     lines = RunLines(verbose=console.verbose)
-    client = console.server(server)
+    client = console.server(server, needs_it=True)
     if client is None:
         run_here(console, body, lines)
         return
     started = client.post("/api/v1/runs", body)
     console.detail(f"run {started['id']}")
+    for warning in started.get("warnings", ()):
+        console.warn(warning)
     follow(console, Watch(client, started["id"], 0, on_interrupt, server), lines)
 
 

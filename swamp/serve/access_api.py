@@ -8,7 +8,15 @@ from aiohttp import web
 
 from datastore.kinds import ACCESS, Role
 from swamp import access_tokens
-from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.answers import (
+    ApiError,
+    admin,
+    body_of,
+    done,
+    refuse_if_degraded,
+    told,
+    unless_degraded,
+)
 from swamp.serve.served import Served
 
 
@@ -47,5 +55,6 @@ class AccessApi:
 
     async def revoke(self, request: web.Request) -> web.Response:
         served, name = self._served, request.match_info["name"]
-        answer = await access_tokens.revoke(self._store, served.layout, name, served.clock.now())
+        revoking = access_tokens.revoke(self._store, served.layout, name, served.clock.now())
+        answer = await unless_degraded(self._store, revoking)
         return await done(self._store, answer)

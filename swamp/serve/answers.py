@@ -7,23 +7,27 @@ says that the answer may show more than is on disk. A change is answered 503.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from aiohttp import web
 
 from datastore.definitions.inputs import InputError
-from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError
+from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError, alone
 from datastore.store import Store
+from datastore.trouble import shown
 from swamp.client import DEGRADED_HEADER
 
 log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 BARRIER_WITHIN_S = 10.0
+NOTED = "noted, and in force once the disk takes writes again"
 LOOK_EVERY_S = 0.1
 """How often an answer that waits for the disk looks whether the disk is in trouble."""
 
@@ -43,6 +47,9 @@ _STATUS: tuple[tuple[type[SwampError], int, str], ...] = (
 )
 
 
+_OF_THE_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES))
+
+
 class ApiError(SwampError):
     """An error with its HTTP status and code."""
 
@@ -54,7 +61,7 @@ class ApiError(SwampError):
 
 async def told(store: Store, body: Any) -> web.Response:
     """The answer to a question: marked, not held up, while the disk refuses writes."""
-    trouble = await _trouble_before_barrier(store)
+    trouble = await trouble_before_barrier(store)
     headers = None if trouble is None else {DEGRADED_HEADER: " ".join(trouble.split())}
     return web.json_response(body, headers=headers)
 
@@ -67,9 +74,22 @@ async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:
 
 async def durable(store: Store) -> None:
     """Return once all that memory shows is on disk; Degraded while it is not."""
-    trouble = await _trouble_before_barrier(store)
+    trouble = await trouble_before_barrier(store)
     if trouble is not None:
-        raise Degraded(f"noted, and in force once the disk takes writes again: {trouble}")
+        raise Degraded(f"{NOTED}: {trouble}")
+
+
+async def unless_degraded(store: Store, change: Coroutine[Any, Any, Answer]) -> Answer:
+    """What a change that waits for the disk itself answers; Degraded once the disk refuses."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            changing = group.create_task(change)
+            while not (await asyncio.wait((changing,), timeout=LOOK_EVERY_S))[0]:
+                if store.trouble is not None:
+                    raise Degraded(f"{NOTED}: {store.trouble}")
+    except BaseExceptionGroup as group_error:
+        raise alone(group_error) from None
+    return changing.result()
 
 
 def refuse_if_degraded(store: Store) -> None:
@@ -78,8 +98,11 @@ def refuse_if_degraded(store: Store) -> None:
         raise Degraded(f"nothing new is taken on: {store.trouble}")
 
 
-async def _trouble_before_barrier(store: Store) -> str | None:
-    """None once everything that memory shows is on disk, else why it is not."""
+async def trouble_before_barrier(store: Store) -> str | None:
+    """None once everything that memory shows is on disk, else why it is not.
+
+    Unlike a barrier, a disk that refuses never holds it up.
+    """
     durable = asyncio.Event()
     store.after_barrier(durable.set)
     waited_s = 0.0
@@ -136,6 +159,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         log.debug("%s %s: the peer has gone (%s)", request.method, request.path, error)
         # It reaches nobody; without an answer aiohttp would take this for an error of ours.
         return web.Response(status=400)
+    except OSError as error:
+        if error.filename is None and error.errno not in _OF_THE_DISK:
+            raise
+        return _error(503, "degraded", f"the server's disk refuses: {shown(error)}")
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

@@ -17,12 +17,20 @@ from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Count
 from swamp import __version__, run_views, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
-from swamp.serve.answers import ApiError, admin, body_of, done, refuse_if_degraded, told
+from swamp.serve.answers import (
+    ApiError,
+    admin,
+    body_of,
+    done,
+    refuse_if_degraded,
+    told,
+    unless_degraded,
+)
 from swamp.serve.asks_api import AsksApi
 from swamp.serve.metrics import Metrics
 from swamp.serve.queue_api import QueueApi
 from swamp.serve.served import Served
-from swamp.serve.starting import start_run
+from swamp.serve.starting import refused_of, start_run
 from swamp.serve.workers_api import WorkersApi
 
 BODY_MAX_BYTES = 4 << 20
@@ -110,7 +118,8 @@ class Api:
     async def revoke_token(self, request: web.Request) -> web.Response:
         served = self._served
         name = request.match_info["name"]
-        answer = await tokens.revoke(self._store, served.layout, name, served.clock.now())
+        revoking = tokens.revoke(self._store, served.layout, name, served.clock.now())
+        answer = await unless_degraded(self._store, revoking)
         return await done(self._store, answer)
 
     # -- runs ------------------------------------------------------------------------------------
@@ -146,7 +155,9 @@ class Api:
                 " `swamp serve`, which has many",
             )
         run = await start_run(self._served, body, self._served.new_run())
-        answer = {"id": run.name, "workflow": run.spec.workflow, "status": "running"}
+        started = {"id": run.name, "workflow": run.spec.workflow, "status": "running"}
+        warnings = refused_of(self._served.catalog, run)
+        answer = {**started, "warnings": warnings} if warnings else started
         return await done(self._store, answer, status=201)
 
     async def run(self, request: web.Request) -> web.Response:

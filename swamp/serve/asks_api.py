@@ -11,13 +11,16 @@ from typing import Any
 
 from aiohttp import web
 
-from datastore.kinds import KINDS, PAUSES
+from datastore.kinds import ACCESS, KINDS, PAUSES, TOKENS, WORKERS
 from datastore.record import Kind
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, told
 from swamp.serve.served import Served
 
 IN_FORCE_WITHIN_S = 5.0
+
+_OF_SERVERS = (WORKERS, TOKENS, ACCESS, PAUSES)
+"""What is asked of these, only a server takes over."""
 
 
 class AsksApi:
@@ -34,13 +37,21 @@ class AsksApi:
         ]
 
     async def pauses(self, request: web.Request) -> web.Response:
-        return await told(self._store, views.pause_list(self._store.list(PAUSES)))
+        store = self._store
+        asked = {}
+        if self._served.only_run is not None:
+            files = {name: store.desired(PAUSES, name) for name in store.desired_names(PAUSES)}
+            asked = {name: file for name, file in files.items() if file is not None}
+        return await told(store, views.pause_list(list(store.list(PAUSES)), asked))
 
     async def look(self, request: web.Request) -> web.Response:
         kind, name = KINDS.get(request.match_info["kind"]), request.match_info["name"]
         if kind is None:
             raise ApiError(404, "not_found", f"no kind '{request.match_info['kind']}'")
         await self._served.look_at_desired(kind, name)
+        if self._served.only_run is not None and kind in _OF_SERVERS:
+            # The process of one run leaves these to the next server.
+            return await done(self._store, {"kind": kind.folder, "name": name, "inForce": None})
         file = self._store.desired(kind, name)
         in_force = file is not None and await self._is_noted(kind, name, file.digest)
         answer = {"kind": kind.folder, "name": name, "inForce": in_force}

@@ -26,8 +26,9 @@ from swamp.protocol import (
     from_worker,
     other_version,
 )
+from swamp.serve.refusals import refusal, wrong_version
 from swamp.serve.session import Session
-from swamp.serve.sessions import Sessions, refusal, wrong_version
+from swamp.serve.sessions import Sessions
 from swamp.serve.socket_limits import Failures, Pace
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,8 @@ What belongs to a run that has ended is kept as the JSON it was stored as, once 
 
 A full collection looks at every object there is, and stops everything meanwhile: with some 100,000
 records in memory for half a second. So the collector looks by itself only at what is new; what has
-grown old is frozen in small steps, and looked at once more when a large run has made room.
+grown old is frozen in small steps, and looked at once more when a large run has made room, or when
+as much has been frozen as there was: much of it is garbage by then, of sockets that were cut, say.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from datastore.errors import DatastoreError
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS
+from datastore.meter import About, Histogram
 from datastore.record import Kind
 from datastore.store import Store
+from datastore.trouble import OF_THE_DISK, Trouble
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,12 @@ class Housekeeping:
         self._stored = stored
         self._ended: dict[str, None] = {}
         self._put_away = 0
+        self._kept = 0
+        self._refused = Trouble("finished records stay in memory for now", log)
+        self._began_s = 0.0
+        self.pauses = Histogram(
+            About("swamp_gc_pause_seconds", "How long a collection of memory stopped everything.")
+        )
         store.watch(RUNS, self._run_changed)
 
     def _run_changed(self, name: str) -> None:
@@ -53,18 +62,26 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Tidy up until cancelled."""
-        gc.collect()
-        gc.freeze()
+        self._look_at_all()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
+        gc.callbacks.append(self._measure)
+        try:
+            await self._tidy()
+        finally:
+            gc.callbacks.remove(self._measure)
+
+    async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(EVERY_S)
             ended, self._ended = self._ended, {}
             try:
                 for run in ended:
                     await self._put_run_away(run)
-            except DatastoreError as error:
-                log.warning("finished records stay in memory for now: %s", error)
+            except OF_THE_DISK as error:
+                self._refused.found(error)
                 self._ended = {**ended, **self._ended}
+            else:
+                self._refused.over()
             self._collect()
 
     async def _put_run_away(self, run: str) -> None:
@@ -80,15 +97,28 @@ class Housekeeping:
                     # Files and index follow a little later than memory: the rest comes next time.
                     self._ended[run] = None
 
+    def _measure(self, phase: str, _: dict[str, int]) -> None:
+        now_s = time.perf_counter()
+        if phase == "start":
+            self._began_s = now_s
+        else:
+            self.pauses.observe(now_s - self._began_s)
+
     def _collect(self) -> None:
         if self._put_away >= THAW_AT:
-            self._put_away = 0
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
+            self._look_at_all()
         elif _new_objects() >= FREEZE_AT:
             gc.collect(1)
             gc.freeze()
+            if gc.get_freeze_count() >= 2 * self._kept:
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        self._put_away = 0
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._kept = gc.get_freeze_count()
 
 
 def _new_objects() -> int:

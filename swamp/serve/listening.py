@@ -21,6 +21,7 @@ from aiohttp.typedefs import Middleware
 
 from datastore.errors import SwampError
 from datastore.layout import Layout
+from datastore.trouble import Trouble
 from swamp.serve.answers import ADMIN, Handler, errors_as_json
 from swamp.serve.api import BODY_MAX_BYTES, Api
 
@@ -99,8 +100,10 @@ async def on_socket(layout: Layout, runner: web.AppRunner) -> AsyncIterator[None
             yield
             keeper.cancel()
     finally:
-        layout.socket.unlink(missing_ok=True)
+        # Nobody may answer there any more, whatever becomes of its file.
         await runner.cleanup()
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(layout.socket.unlink, missing_ok=True)
 
 
 async def _listen(runner: web.AppRunner, path: Path) -> int:
@@ -112,14 +115,13 @@ async def _listen(runner: web.AppRunner, path: Path) -> int:
 
 async def _keep(runner: web.AppRunner, path: Path, inode: int) -> None:
     """Listen again at `path` when its file was removed, say by `git clean -fdx`."""
+    refused = Trouble(f"{path.name} cannot be listened on", log)
     while True:
         await asyncio.sleep(LOOK_S)
-        try:
+        with refused.caught():
             if await asyncio.to_thread(_inode, path) != inode:
                 inode = await _listen(runner, path)
                 log.warning("%s was removed: listening there again", path.name)
-        except OSError as error:
-            log.warning("%s cannot be listened on for now: %s", path.name, error)
 
 
 def _inode(path: Path) -> int | None:

@@ -8,10 +8,11 @@ outside is, a *front* says: addresses for everybody (`app`), or one run and the 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
 from datastore.engine import LoadReport, OpenedEngine, open_store
+from datastore.errors import DatastoreError
 from datastore.events import EventLog
 from datastore.file_watch import FileWatch
 from datastore.ids import uuid7
@@ -40,6 +42,7 @@ from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment
 from swamp.protocol import ships
+from swamp.serve.answers import trouble_before_barrier
 from swamp.serve.api import Api
 from swamp.serve.credentials import Credentials
 from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
@@ -53,8 +56,11 @@ from swamp.serve.observer import Observer
 from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
+from swamp.serve.shared_looks import SharedLooks
 from swamp.serve.step_data import OutputsOfSteps
 from swamp.traces import Traces, open_traces
+
+log = logging.getLogger(__name__)
 
 Report = Callable[[dict[str, Any]], None]
 Front = Callable[[Served, Api, Sessions], Awaitable[None]]
@@ -69,6 +75,9 @@ NEEDS_SERVE = (
 SWITCH_S = 0.0005
 """How long a thread that computes keeps the interpreter from another that wants it: the journal's
 thread wants it after each sync, and the event loop after each system call, while others wait."""
+
+GIVE_UP_S = 2.0
+"""How long the disk may refuse the last changes when an error of ours ends the process."""
 
 ALIVE_EVERY_S = 2.0
 """How often the lock's file says that this process lives, while steps wait."""
@@ -127,8 +136,12 @@ class Orchestrator:
         engine.start(asyncio.get_running_loop())
         try:
             await self._serve(store, engine, found)
-        finally:
+        except BaseException:
+            await asyncio.to_thread(_close_at_once, engine)
+            raise
+        else:
             await asyncio.to_thread(engine.close)
+        finally:
             if self._traces is not None:
                 await asyncio.to_thread(self._traces.close)
 
@@ -145,7 +158,7 @@ class Orchestrator:
     async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
         layout = self._layout
         events = EventLog(layout.events, self._clock, store.after_barrier)
-        catalog, desired = Catalog(layout.root), DesiredTree(layout)
+        catalog, desired = Catalog(layout.root, index=engine.definitions), DesiredTree(layout)
         watch = FileWatch(
             layout, store, (desired, catalog), engine, events=self._options.file_events
         )
@@ -155,13 +168,19 @@ class Orchestrator:
         async def look_at_desired(kind: Kind[Any, Any], name: str) -> None:
             watch.apply(await asyncio.to_thread(desired.refresh_record, kind, name))
 
+        housekeeping = Housekeeping(store, engine.stored)
         observer = Observer(store, engine.journal.measures, self._traces)
+
+        async def look_at_token(name: str) -> int:
+            changes = await asyncio.to_thread(desired.refresh_record, TOKENS, name)
+            watch.apply(changes)
+            return len(changes)
+
+        tokens = SharedLooks(look_at_token)
 
         async def fresh_token(name: str) -> None:
             enrolling = observer.enrolling()
-            changes = await asyncio.to_thread(desired.refresh_record, TOKENS, name)
-            enrolling.looked(len(changes))
-            watch.apply(changes)
+            enrolling.looked(await tokens.fresh(name))
 
         credentials = Credentials(await asyncio.to_thread(load_or_make, layout))
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)
@@ -186,32 +205,42 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=lambda: engine.observed.trouble,
-            measured=lambda: [*observer.instruments(), watch.findings],
+            files_trouble=lambda: engine.observed.trouble or watch.trouble or events.trouble,
+            measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,
         )
+        private = PrivateFolder(layout, self._lock, engine, events)
+
+        def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
+            yield watch.run()
+            yield private.keep()
+            yield runner.run(data_url)
+            yield self._say_alive(store)
+            yield housekeeping.run()
+            yield observer.watch_loop()
+            yield export_metrics(Metrics(served))
+
         try:
-            async with data.on_loopback() as data_url, asyncio.TaskGroup() as group:
-                private = PrivateFolder(layout, self._lock, engine, events)
-                alongside = (
-                    watch.run(),
-                    private.keep(),
-                    runner.run(data_url),
-                    self._say_alive(store),
-                    Housekeeping(store, engine.stored).run(),
-                    observer.watch_loop(),
-                    export_metrics(Metrics(served)),
-                )
-                helpers = [group.create_task(one) for one in alongside]
-                group.create_task(manager.run())
-                await self._front(served, Api(served), sessions)
-                manager.stop()
-                for helper in helpers:
-                    helper.cancel()
-            await store.barrier()
+            await self._together(served, sessions, beside)
+            await trouble_before_barrier(store)
         finally:
             await asyncio.to_thread(events.close)
+
+    async def _together(
+        self,
+        served: Served,
+        sessions: Sessions,
+        beside: Callable[[str], Iterable[Coroutine[None, None, None]]],
+    ) -> None:
+        """Face the outside until the stop, and do all else beside it."""
+        async with served.data.on_loopback() as data_url, asyncio.TaskGroup() as group:
+            helpers = [group.create_task(one) for one in beside(data_url)]
+            group.create_task(served.manager.run())
+            await self._front(served, Api(served), sessions)
+            served.manager.stop()
+            for helper in helpers:
+                helper.cancel()
 
     def _rules(
         self,
@@ -317,3 +346,11 @@ class Orchestrator:
             counts = dict(swept.counts)
             self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})
         return swept.ended_runs
+
+
+def _close_at_once(engine: OpenedEngine) -> None:
+    """Let go of the repository; what ended us is told by others, and must not be hidden."""
+    try:
+        engine.close(GIVE_UP_S)
+    except DatastoreError as error:
+        log.error("%s", error)

@@ -31,7 +31,6 @@ from swamp.protocol import (
     Drain,
     Enroll,
     Enrolled,
-    EnrollRefused,
     FromWorker,
     Output,
     OutputAck,
@@ -44,6 +43,7 @@ from swamp.protocol import (
 )
 from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
 from swamp.serve.output_log import OutputLog
+from swamp.serve.refusals import wrong_version
 from swamp.serve.session import Session, Transport
 
 log = logging.getLogger(__name__)
@@ -291,6 +291,9 @@ class Sessions:
             case Accepted():
                 self._leases.accepted(session.worker, frame.dispatch)
             case Refused():
+                if frame.reason == "worker_draining":
+                    # Its own word for that may have been lost. It stays so until it enrolls again.
+                    self._enrollment.draining(session.worker)
                 self._leases.refused(session.worker, frame.dispatch, frame.reason)
             case Output():
                 self._take_output(session, frame)
@@ -367,15 +370,6 @@ class Sessions:
             self.closed(session)
 
 
-def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
-    """The refusal of a worker that speaks another protocol; both are named."""
-    return EnrollmentRefused(
-        "protocol_mismatch",
-        f"this worker speaks protocol {protocol} (swamp {version}), the"
-        f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
-    )
-
-
 def _hello(frame: Enroll) -> Hello:
     return Hello(
         token=frame.token,
@@ -386,14 +380,4 @@ def _hello(frame: Enroll) -> Hello:
         version=frame.version,
         capacity=frame.capacity,
         labels=frame.labels,
-    )
-
-
-def refusal(error: EnrollmentRefused) -> EnrollRefused:
-    """The frame that tells a worker why it may not enroll."""
-    return EnrollRefused(
-        code=error.code,
-        message=str(error),
-        permanent=error.permanent,
-        retry_after_ms=error.retry_after_ms,
     )

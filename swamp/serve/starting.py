@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 from controllers.run.preflight import preflight
+from datastore.definitions.catalog import Catalog
 from datastore.definitions.inputs import InputError
 from datastore.definitions.workflow import Workflow, resolve_inputs
 from datastore.errors import InvalidFile, NotFound
@@ -53,6 +54,16 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
         own_process=None if served.only_run is None else True,
     )
     return served.manager.runs.create(workflow, spec, name)
+
+
+def refused_of(catalog: Catalog, run: Run) -> list[str]:
+    """Of the definitions that the run took, those whose files have a problem by now, a line each.
+
+    Their last good version runs.
+    """
+    refused = [catalog.newer_refused("workflow", run.spec.workflow)]
+    refused += [catalog.newer_refused("model", name) for name in run.spec.models]
+    return [f"{one} (not in force: the last good version runs)" for one in refused if one]
 
 
 def _models_of(served: Served, workflow: Workflow) -> dict[str, dict[str, Any]]:

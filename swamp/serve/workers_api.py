@@ -13,7 +13,7 @@ from controllers.probes import WAIT_S, Verdict
 from datastore.clock import stamp
 from datastore.kinds import LEASES, WORKERS
 from swamp import views
-from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told
+from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told, unless_degraded
 from swamp.serve.served import Served
 from swamp.worker_files import forget
 
@@ -70,7 +70,8 @@ class WorkersApi:
         refuse_if_degraded(self._store)
         name = request.match_info["name"]
         try:
-            answer = await forget(self._store, self._served.layout, name)
+            forgetting = forget(self._store, self._served.layout, name)
+            answer = await unless_degraded(self._store, forgetting)
         except StillThere as error:
             raise ApiError(409, "worker_in_use", str(error)) from None
         # Whoever enrolls next must not find what was asked of the one before.

@@ -12,6 +12,7 @@ import random
 import ssl
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -341,4 +342,6 @@ class Worker:
 
     def _report(self, kind: str, **fields: Any) -> None:
         known = {name: value for name, value in fields.items() if value is not None}
-        self._report_event({"kind": kind, **known})
+        # Nobody may be there to read it; the work must not end halfway for that.
+        with suppress(OSError):
+            self._report_event({"kind": kind, **known})

@@ -24,6 +24,8 @@ from swamp.client import Client
 harness.PATIENCE_S = 600.0
 """A start with 200,000 files that nobody has parsed yet takes its time."""
 
+FAULTY = str(Path(__file__).with_name("faulty.py"))
+
 SHELL = """type: command/shell
 typeVersion: 2026.02.09.1
 name: shell
@@ -79,10 +81,15 @@ class Site:
         self.workers: list[Proc] = []
         repo.write("models/command/shell/shell.yaml", SHELL)
 
-    def serve(self, *arguments: str) -> float:
-        """Start the server; how long until it listens, seconds."""
-        before = time.perf_counter()
-        self.server = self.repo.serve(*arguments)
+    def serve(self, *arguments: str, faults: str = "") -> float:
+        """Start the server, with faults of `faulty.py`; how long until it listens, seconds."""
+        before, plain = time.perf_counter(), harness.SWAMP
+        if faults:
+            harness.SWAMP = [sys.executable, FAULTY, faults]
+        try:
+            self.server = self.repo.serve(*arguments)
+        finally:
+            harness.SWAMP = plain
         return time.perf_counter() - before
 
     def worker(self, slots: int, *arguments: str, name: str = "w1", pool: str = "bench") -> Proc:

@@ -4,13 +4,16 @@
 
 Commands come on stdin, one line each; answers go to stdout as JSON lines.
 
-- at once, and first: all workers enroll together; `enrolled` tells how long that took and what
-  went wrong on the way
+- at once, and first: all workers enroll together; `dials` tells that they begin to, and `enrolled`
+  how long it took and what went wrong on the way
 - `sleep S`: from now on a dispatch is accepted, and ends well after so many seconds
 - `hold N`: from now on dispatches are accepted and held; `held` is told once there are N
 - `release`: end all that is held at one instant; `settled` follows when all are acknowledged,
   with the moments (of this machine's monotonic clock) at which each dispatch arrived, its result
   was sent, and that was acknowledged
+- `cut`: all sockets are cut, as if cables were pulled; the workers dial again after a moment
+- `bounce`: the same, but they dial at once, and `bounced` tells how long each took to be back
+- `away`: all sockets are cut, and stay so until `back`; `back` tells once all are there again
 - `health`: `health` tells how many sockets were lost and how late the server's pings were
 
 A worker whose socket is lost comes back after a moment and settles both lists, as a real one does.
@@ -19,8 +22,10 @@ A worker whose socket is lost comes back after a moment and settles both lists, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
+import socket as sockets
 import sys
 import time
 import uuid
@@ -75,6 +80,8 @@ class Fleet:
     lost: int = 0
     late_pings: int = 0
     latest_ping_s: float = 0.0
+    retry_s: float = RETRY_S
+    may_dial: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
         """All that is held ends now."""
@@ -110,6 +117,7 @@ class Worker:
         """Dial, enroll, serve; again whenever the socket is lost."""
         began = time.monotonic()
         while True:
+            await self._fleet.may_dial.wait()
             self._fleet.attempts += 1
             wait_s = RETRY_S
             try:
@@ -117,11 +125,21 @@ class Worker:
                     wait_s = await self._enroll(socket)
                     if self.enrolled.is_set():
                         self.took_s = self.took_s or time.monotonic() - began
+                        self._socket = socket
                         await self._serve(socket)
                         self._fleet.lost += 1
+                        wait_s = self._fleet.retry_s
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self._fleet.failures.append(f"{type(error).__name__}: {error}")
             await asyncio.sleep(wait_s)
+
+    def cut(self) -> None:
+        """The network is gone, as if the cable were pulled; the process lives."""
+        cable = self._socket.get_extra_info("socket") if self._socket is not None else None
+        self.enrolled.clear()
+        if cable is not None:
+            with contextlib.suppress(OSError):
+                cable.shutdown(sockets.SHUT_RDWR)
 
     async def _enroll(self, socket: aiohttp.ClientWebSocketResponse) -> float:
         frame = Enroll(
@@ -159,9 +177,7 @@ class Worker:
                 elif isinstance(frame, Dispatch):
                     self._take(frame.dispatch)
                 elif isinstance(frame, Ack):
-                    self._finished.discard(frame.dispatch)
-                    self._running.discard(frame.dispatch)
-                    self._fleet.acked(frame.dispatch)
+                    self.acknowledged(frame.dispatch)
             for helper in helpers:
                 helper.cancel()
 
@@ -199,6 +215,12 @@ class Worker:
         if len(fleet.held) == fleet.hold:
             tell("held", count=fleet.hold)
 
+    def acknowledged(self, dispatch: str) -> None:
+        """The server has a result for good."""
+        self._finished.discard(dispatch)
+        self._running.discard(dispatch)
+        self._fleet.acked(dispatch)
+
     def end(self, dispatch: str) -> None:
         """The runner of a dispatch has ended."""
         self._finished.add(dispatch)
@@ -207,7 +229,7 @@ class Worker:
 
 
 def obey(fleet: Fleet, line: str) -> None:
-    """Carry out one command."""
+    """Carry out a command that takes no time."""
     match line.split():
         case ["sleep", seconds]:
             fleet.sleep_s = float(seconds)
@@ -223,8 +245,42 @@ def obey(fleet: Fleet, line: str) -> None:
             fleet.late_pings, fleet.latest_ping_s = 0, 0.0
 
 
+async def obey_with_sockets(fleet: Fleet, crew: list[Worker], line: str) -> None:
+    """Carry out a command about the sockets; return when all are as it says."""
+    began = time.monotonic()
+    match line.split():
+        case ["cut"]:
+            cut(crew)
+        case ["bounce"]:
+            fleet.retry_s = 0.0
+            cut(crew)
+            await all_enrolled(crew)
+            fleet.retry_s = RETRY_S
+            tell("bounced", tookS=time.monotonic() - began)
+        case ["away"]:
+            fleet.may_dial.clear()
+            cut(crew)
+        case ["back"]:
+            fleet.may_dial.set()
+            await all_enrolled(crew)
+            tell("back", tookS=time.monotonic() - began)
+
+
+def cut(crew: list[Worker]) -> None:
+    """Cut every socket at one instant."""
+    for worker in crew:
+        worker.cut()
+
+
+async def all_enrolled(crew: list[Worker]) -> None:
+    """Wait until all workers are known to the server."""
+    for worker in crew:
+        await worker.enrolled.wait()
+
+
 async def main(url: str, token: str, workers: int, slots: int) -> None:
     fleet = Fleet(url, token, slots)
+    fleet.may_dial.set()
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -232,9 +288,9 @@ async def main(url: str, token: str, workers: int, slots: int) -> None:
     async with aiohttp.ClientSession(connector=connector) as http, asyncio.TaskGroup() as tasks:
         began = time.monotonic()
         crew = [Worker(fleet, http) for _ in range(workers)]
+        tell("dials")
         lives = [tasks.create_task(worker.live()) for worker in crew]
-        for worker in crew:
-            await worker.enrolled.wait()
+        await all_enrolled(crew)
         tell(
             "enrolled", tookS=time.monotonic() - began, attempts=fleet.attempts,
             putOff=fleet.put_off, failures=len(fleet.failures), first=fleet.failures[:3],
@@ -242,6 +298,7 @@ async def main(url: str, token: str, workers: int, slots: int) -> None:
         )  # fmt: skip
         while line := await reader.readline():
             obey(fleet, line.decode())
+            await obey_with_sockets(fleet, crew, line.decode())
         for life in lives:
             life.cancel()
 

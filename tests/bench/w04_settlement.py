@@ -7,15 +7,15 @@ sends it, and stops when a client that follows the run reads the step's outcome.
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import fleet
 import floors
 import stock
+import w04_faults
+import w04_parts
+from bursts import Parts, beside, bursts, start_upload, touch_definitions
 from crowd import Crowd, Watchers, crowd
 from figures import Bench, Curve, Figure, Goal, percentile
 
@@ -37,24 +37,6 @@ jobs:
 """
 
 
-@dataclass
-class Parts:
-    """Of the bursts of one kind, in milliseconds: a p95 per round."""
-
-    told: list[float] = field(default_factory=list)
-    acknowledged: list[float] = field(default_factory=list)
-    syncs: list[float] = field(default_factory=list)
-    server: dict[str, list[float]] = field(default_factory=dict)
-    """Means that the server itself measured, by what they are of."""
-
-
-SERVER_PARTS = {
-    "wait for the journal, mean": "swamp_journal_wait_seconds",
-    "journal write, mean": "swamp_journal_write_seconds",
-    "received → durable, mean": "swamp_settle_seconds",
-}
-
-
 def measure(bench: Bench) -> None:
     """Plain bursts of each size, then the same burst beside something slow."""
     sizes = (10, 25) if bench.quick else (25, 100, 1_000)
@@ -68,19 +50,23 @@ def measure(bench: Bench) -> None:
         with crowd(site, 1, 2_000, token) as one:
             one.answer("enrolled")
             for count in sizes:
-                plain = _bursts(bench, site, one, count, 1)
+                plain = bursts(bench, site, one, count, 1)
                 _add(bench, plain, f"{count} of one run", curve, count, "one run")
-                apart = _bursts(bench, site, one, count, count)
+                apart = bursts(bench, site, one, count, count)
                 _add(bench, apart, f"{count} runs of one step", curve, count, "separate runs")
                 _serial(bench, site, plain, count, curve)
-            plain = _bursts(bench, site, one, 25, 1)
-            slow = _bursts(bench, site, one, 25, 1, lambda: _upload(site))
-            _beside(bench, plain, slow, "a 5 s upload")
+            plain = bursts(bench, site, one, 25, 1)
+            slow = bursts(bench, site, one, 25, 1, lambda: start_upload(site))
+            beside(bench, plain, slow, "a 5 s upload")
             with bench.tolerated("W4 kill -9"):
                 _killed(bench, site, one, sizes[-1])
+            with bench.tolerated("W4 cut sockets"):
+                _cut(bench, site, one, sizes[-1])
             with bench.tolerated("W4 cancel"):
                 _cancelled(bench, site, one, sizes[-1])
     _inventory(bench)
+    w04_faults.measure(bench)
+    w04_parts.measure(bench)
 
 
 def _killed(bench: Bench, site: fleet.Site, one: Crowd, count: int) -> None:
@@ -99,9 +85,27 @@ def _killed(bench: Bench, site: fleet.Site, one: Crowd, count: int) -> None:
     site.serve()
     one.answer("settled")
     watchers.join()
+    _add_lost(bench, watchers, count, "server killed meanwhile")
+
+
+def _cut(bench: Bench, site: fleet.Site, one: Crowd, count: int) -> None:
+    """The worker's socket is cut while its results are under way; they come again, and once."""
+    bench.say(f"W4 cut sockets with {count} results under way")
+    one.order(f"hold {count}")
+    watchers = Watchers(site.repo.url, [site.submit("fan", count)])
+    one.answer("held")
+    one.order("release")
+    time.sleep(0.01)
+    one.order("cut")
+    one.answer("settled")
+    watchers.join()
+    _add_lost(bench, watchers, count, "sockets cut meanwhile")
+
+
+def _add_lost(bench: Bench, watchers: Watchers, count: int, what: str) -> None:
     lost = count - len(watchers.told) + len(watchers.failed)
-    what = f"{count} results, server killed meanwhile: lost"
-    bench.add(Figure("W4", what, "", [lost], goal=Goal(at_most=0)))
+    figure = Figure("W4", f"{count} results, {what}: lost", "", [lost], goal=Goal(at_most=0))
+    bench.add(figure)
 
 
 def _cancelled(bench: Bench, site: fleet.Site, one: Crowd, count: int) -> None:
@@ -130,49 +134,10 @@ def _inventory(bench: Bench) -> None:
         token = site.repo.token("crowd", "--max-enrollments", "unlimited")
         with crowd(site, 1, 2_000, token) as one:
             one.answer("enrolled")
-            still = _bursts(bench, site, one, 25, 1)
+            still = bursts(bench, site, one, 25, 1)
             _add(bench, still, f"25 of one run, {count} definitions")
-            busy = _bursts(bench, site, one, 25, 1, lambda: _touch(site))
-            _beside(bench, still, busy, f"{count} changed files")
-
-
-def _bursts(
-    bench: Bench, site: fleet.Site, one: Crowd, count: int, runs: int,
-    beside: Callable[[], None] | None = None,
-) -> Parts:  # fmt: skip
-    parts = Parts()
-    for number in range(bench.rounds):
-        bench.say(f"W4 burst of {count} in {runs} runs, round {number + 1}")
-        syncs = floors.append_synced(site.repo.base, 50)
-        parts.syncs.append(statistics.median(syncs) * 1000)
-        one.order(f"hold {count}")
-        ids = [site.submit("fan", count // runs) for _ in range(runs)]
-        watchers = Watchers(site.repo.url, ids)
-        one.answer("held")
-        if beside is not None:
-            beside()
-        time.sleep(0.5)
-        before = site.measured()
-        one.order("release")
-        settled = one.answer("settled")
-        watchers.join()
-        _note_server(parts, before, site.measured())
-        assert not watchers.failed, watchers.failed[0]
-        sent = settled["sent"]
-        told = [watchers.told[d.rpartition(".")[0]] - at for d, at in sent.items()]
-        acknowledged = [settled["acked"][dispatch] - at for dispatch, at in sent.items()]
-        parts.told.append(percentile(told, 95) * 1000)
-        parts.acknowledged.append(percentile(acknowledged, 95) * 1000)
-    return parts
-
-
-Measured = dict[str, tuple[float, float]]
-
-
-def _note_server(parts: Parts, before: Measured, after: Measured) -> None:
-    for what, name in SERVER_PARTS.items():
-        total, count = (now - then for now, then in zip(after[name], before[name], strict=True))
-        parts.server.setdefault(what, []).append(total / max(count, 1) * 1000)
+            busy = bursts(bench, site, one, 25, 1, lambda: touch_definitions(site))
+            beside(bench, still, busy, f"{count} changed files")
 
 
 def _add(
@@ -199,21 +164,3 @@ def _serial(bench: Bench, site: fleet.Site, parts: Parts, count: int, curve: Cur
     what = f"{count} of one run, against records written one by one"
     bench.add(Figure("W4", what, "ms", parts.told, p95s, "one by one"))
     curve.add("one record at a time (disk alone)", count, statistics.median(p95s))
-
-
-def _beside(bench: Bench, plain: Parts, slow: Parts, what: str) -> None:
-    most = [max(1.1 * one, one + 20) for one in plain.told]
-    name = f"25 of one run beside {what}"
-    goal = Goal(at_most=1)
-    bench.add(Figure("W4", name, "ms", slow.told, most, "alone + 10 % or 20 ms", goal))
-
-
-def _upload(site: fleet.Site) -> None:
-    run = site.client.post("/api/v1/runs", {"workflow": "upload"})["id"]
-    events = site.client.events(str(run))
-    next(event for event in events if event["kind"] == "step_dispatched")
-
-
-def _touch(site: fleet.Site) -> None:
-    folder = site.repo.path / "models" / "command" / "stored"
-    subprocess.Popen(["find", str(folder), "-name", "*.yaml", "-exec", "touch", "{}", "+"])

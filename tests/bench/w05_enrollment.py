@@ -7,6 +7,7 @@ import threading
 
 import fleet
 import stock
+import w05_known
 from crowd import crowd
 from figures import Bench, Curve, Figure, Goal, percentile
 
@@ -33,6 +34,8 @@ def measure(bench: Bench) -> None:
             for burst in bursts:
                 taken[burst, records] = _burst(bench, site, burst, records, alone)
                 curve.add(f"{burst} workers", records, statistics.median(taken[burst, records]))
+            w05_known.beside_bursts(bench, site, bursts, f"{records} stored")
+            w05_known.real(bench, site, f"{records} stored")
     for burst in bursts:
         for records in stored[1:]:
             what = f"{burst} workers, {records} stored against none"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from functools import partial
 
 import fleet
 import floors
@@ -64,5 +65,5 @@ def _rounds(
             )
         for command in commands:
             words = command.partition(",")[0].split()[1:]
-            found = [floors.timed(lambda w=words: site.repo.swamp(*w)) for _ in times]
+            found = [floors.timed(partial(site.repo.swamp, *words)) for _ in times]
             taken.add(command, statistics.median(found))

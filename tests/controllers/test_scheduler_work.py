@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -110,3 +111,34 @@ async def test_five_hundred_impossible_ones_in_front_cost_the_possible_ones_noth
     assert behind[0] - alone[0] <= 500
     assert behind[1:] == alone[1:]
     await asyncio.sleep(0)
+
+
+async def test_a_worker_that_refuses_again_and_again_is_asked_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    now_s = [0.0]
+    monkeypatch.setattr(loop, "time", lambda: now_s[0])
+    store = Store(KINDS.values(), Counting())
+    store.commit([worker()])
+    scheduler = Scheduler(store, SystemClock(), lambda: "uid", grace_s=60.0)
+    offered: list[float] = []
+    for number in range(8):
+        store.commit([pending(number, Placement(labels={"pool": "a"}))])
+        while not store.live(LEASES):
+            scheduler._wake_for("w")
+            await scheduler.reconcile(f"r{number}.j.s.1")
+            await scheduler.reconcile("place")
+            now_s[0] += 0 if store.live(LEASES) else 0.5
+        offered.append(now_s[0])
+        (lease,) = store.live(LEASES)
+        assert lease.status is not None
+        ended = {"state": "refused", "ended_at": AT, "reason": "worker_busy"}
+        store.commit([lease.with_status(lease.status.model_copy(update=ended))])
+    assert [b - a for a, b in itertools.pairwise(offered)] == [1, 2, 4, 8, 16, 30, 30]
+    reason = scheduler.reasons.of(Placement(labels={"pool": "a"}), fresh=True)
+    assert "1 busy (it refuses what it is offered" in reason.text
+    known = store.get(WORKERS, "w")
+    assert known.status is not None
+    store.commit([known.with_status(known.status.model_copy(update={"capacity": 2}))])
+    assert not scheduler._pool.refused("w"), "a worker that is another by now is asked at once"

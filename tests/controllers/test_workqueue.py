@@ -1,4 +1,4 @@
-"""The four promises of the work queue, against a naive model, on virtual time."""
+"""The five promises of the work queue, against a naive model, on virtual time."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert key in self.due - self.held
         self.due.discard(key)
         self.held.add(key)
+        self.timers.pop(key, None)
 
     @precondition(lambda self: not self.due - self.held)
     @rule()
@@ -134,3 +135,12 @@ async def test_a_closed_queue_gives_out_nothing_more_and_wakes_who_waits() -> No
     queue.add("a")
     await asyncio.sleep(0.005)
     assert len(queue) == 0
+
+
+async def test_a_key_that_has_run_leaves_no_timer_behind() -> None:
+    queue = WorkQueue()
+    queue.add_after("a", 600.0)
+    queue.add("a")
+    key = await queue.get()
+    queue.done(key)
+    assert not queue._timers

@@ -22,11 +22,13 @@ async def test_a_piece_sent_twice_is_acknowledged_only_once_the_first_copy_is_wr
         assert not first.is_set()
         assert not second.is_set()
         assert log.output_count("r", "d") == 0
+        assert "Is a directory" in str(log.trouble)
         (tmp_path / "r.jsonl").rmdir()
         async with asyncio.timeout(5):
             await second.wait()
         assert first.is_set()
         assert log.output_count("r", "d") == 1
+        assert log.trouble is None
     finally:
         await asyncio.to_thread(log.close)
     assert (tmp_path / "r.jsonl").read_bytes().count(b"\n") == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 from record_samples import lease, token, worker
 
+from datastore.courtesy import Pause
 from datastore.definitions.catalog import Catalog
+from datastore.definitions.definition_file import Kind
 from datastore.desired import DesiredTree
 from datastore.engine import open_store
 from datastore.errors import NotFound
@@ -103,6 +106,28 @@ async def test_many_edits_take_a_millisecond_each(tmp_path: Path, count: int) ->
 
         await repo.soon(done, 0.2 + count / 1000)
         assert longest_s < 0.5, "the loop was held up"
+
+
+async def test_a_burst_with_files_of_other_names_leads_to_one_look_at_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sed -i` and editors make such files by the thousand, and each might be a folder."""
+    async with watched(tmp_path) as repo:
+        await repo.soon(lambda: not repo.watch._rescan_now.is_set())
+        swept: list[object] = []
+        sweep = Catalog._sweep
+
+        def counting(catalog: Catalog, kind: Kind, pause: Pause) -> None:
+            swept.append(kind)
+            sweep(catalog, kind, pause)
+
+        monkeypatch.setattr(Catalog, "_sweep", counting)
+        for number in range(400):
+            (repo.layout.models / f"sed{number}").mkdir()
+            (repo.layout.models / f"m{number}.yaml").write_text(MODEL.format(name=f"m{number}"))
+        await repo.soon(lambda: all(repo.has_model(f"m{number}") for number in range(400)), 1.0)
+        await asyncio.sleep(0.3)
+        assert 1 <= swept.count("model") <= 12
 
 
 async def test_without_events_the_rescan_finds_everything(tmp_path: Path) -> None:
@@ -257,3 +282,42 @@ async def test_a_slow_look_never_undoes_a_newer_one(tmp_path: Path) -> None:
     engine.start(asyncio.get_running_loop())
     await asyncio.to_thread(engine.close)
     os.unlink(path)
+
+
+async def test_a_disk_that_refuses_folders_is_told_once_and_everything_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr("datastore.file_watch.GUARD_S", 0.02)
+    async with watched(tmp_path, events=False, rescan_s=0.05) as repo:
+        with monkeypatch.context() as full:
+            full.setattr("datastore.files.write_once", refuse)
+            shutil.rmtree(repo.layout.desired("leases"))
+            await repo.soon(lambda: repo.watch.trouble is not None)
+            repo.save("w1", "spec: {note: one}")
+            await repo.soon(lambda: repo.note("w1") == "one")
+            assert "leases/.gitignore: No space left on device" in str(repo.watch.trouble)
+            await asyncio.sleep(0.3)
+        await repo.soon(lambda: repo.watch.trouble is None)
+        assert (repo.layout.desired("leases") / ".gitignore").exists()
+    said = [one for one in caplog.messages if one.startswith("folders of the repository cannot")]
+    assert len(said) == 1
+
+
+async def test_a_disk_that_cannot_be_read_ends_no_rescan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(tmp_path, events=False, rescan_s=0.05) as repo:
+
+        def fail(pause: Pause) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "desired")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(repo.watch._desired, "changed", fail)
+            await repo.soon(lambda: repo.watch.trouble is not None)
+        repo.save("w1", "spec: {note: one}")
+        await repo.soon(lambda: repo.note("w1") == "one")
+        await repo.soon(lambda: repo.watch.trouble is None)

@@ -309,3 +309,42 @@ def test_failed_sync_keeps_the_rows(observed: Fixture) -> None:
         checkpointer.run_once()
     os.rename(observed.layout.root / "elsewhere", observed.layout.datastore)
     assert checkpointer.run_once() == 1
+
+
+def test_a_checkpoint_that_the_disk_refuses_is_told_once_and_tried_again(
+    observed: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = 0
+
+    def refuse() -> None:
+        nonlocal refused
+        refused += 1
+        raise sqlite3.OperationalError("attempt to write a readonly database")
+
+    monkeypatch.setattr("datastore.checkpoint.INTERVAL_S", 0.01)
+    deleted: list[int] = []
+    checkpointer = Checkpointer(observed.layout, observed.writer, deleted.append)
+    observed.writer.follow(1, [Put(worker("a"))])
+    observed.writer.catch_up()
+    with monkeypatch.context() as read_only:
+        read_only.setattr(observed.writer, "sync_index", refuse)
+        checkpointer.start()
+        until(lambda: refused > 3)
+    until(lambda: deleted == [1])
+    checkpointer.stop()
+    assert sum("no checkpoint for now" in line and "again" in line for line in caplog.messages) == 1
+
+
+def test_a_file_that_was_only_copied_or_touched_is_as_it_was_written(observed: Fixture) -> None:
+    observed.writer.follow(1, [Put(worker("a"))])
+    observed.writer.catch_up()
+    path = observed.file("workers", "a")
+    shutil.copy2(path, path.with_name(".copy"))
+    os.replace(path.with_name(".copy"), path)
+    os.utime(path, (1, 1))
+    copied = stat_of(path)
+    assert observed.writer.rescan() == RescanReport()
+    assert stat_of(path) == copied, "left as it is"
+    (row,) = observed.index.rows("workers")
+    assert row.stat == copied, "and known from now on"
+    assert observed.writer.put_back("workers", "a") is Verdict.SAME

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 import urllib.error
@@ -100,8 +101,9 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
     ballast = fill(repo)
     gate.touch()
     repo.until(lambda: len(lines(done)) >= 8, "steps that end on the worker")
-    repo.until(lambda: asked(repo, "/")[2]["status"] == "degraded", "the server says so")
+    repo.until(lambda: not asked(repo, "/")[2]["takesWork"], "the server says so")
     health = asked(repo, "/health")[2]
+    assert health["status"] == "degraded"
     assert "journal" in health["degraded"]
     assert "full" in health["degraded"]
     assert health["takesWork"] is False
@@ -193,3 +195,42 @@ def test_a_client_that_leaves_the_event_stream_is_no_error(repo: Repo) -> None:
     server.terminate()
     assert "Traceback" not in server.log()
     assert "Error handling" not in server.log()
+
+
+def test_a_full_disk_ends_no_server_whatever_is_missing_there(small: Repo) -> None:
+    repo = small
+    server = repo.serve()
+    fill(repo)
+    shutil.rmtree(repo.path / "datastore/desired/tokens")
+    shutil.rmtree(repo.path / "datastore/desired/workers")
+    ballast = fill(repo)  # What these have left.
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "degraded", "the server says so")
+    assert "No space left on device" in asked(repo, "/health")[2]["degraded"]
+    for _ in range(3):
+        refused = repo.swamp("worker", "token", "create", "w1", "--duration", "1h", code=1).stderr
+        assert "the server's disk refuses: " in refused
+    assert server.process.poll() is None
+    ballast.unlink()
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
+    repo.token("w2")
+    fill(repo)
+    assert server.terminate() == 0, "nothing waits for the disk"
+    assert "Traceback" not in server.log()
+
+
+def test_a_disk_that_becomes_read_only_ends_no_server(repo: Repo) -> None:
+    server = repo.serve()
+    if not mounted(repo.path, "--bind", str(repo.path)):
+        pytest.skip("mounting read-only needs root and the right to mount")
+    try:
+        assert mounted(repo.path, "-o", "remount,bind,ro")
+        # Through the folder below the mount: what is gone there is not to be made again.
+        below = Path(f"/proc/{server.process.pid}/cwd/datastore/desired")
+        shutil.rmtree(below / "workers")
+        repo.until(lambda: asked(repo, "/health")[2]["status"] == "degraded", "the server says so")
+        assert "Read-only file system" in asked(repo, "/health")[2]["degraded"]
+    finally:
+        unmount(repo.path)
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
+    assert server.terminate() == 0
+    assert "Traceback" not in server.log()

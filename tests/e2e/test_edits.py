@@ -254,7 +254,8 @@ def test_definitions_change_for_the_next_run_and_not_for_this_one(repo: Repo) ->
     repo.until(lambda: "workflows/one.yaml:" in server.log(), "the line in the log")
     problem = _problems(repo)[0]
     assert (problem["path"], problem["line"] > 1) == ("workflows/one.yaml", True)
-    repo.swamp("workflow", "run", "one", "--server", repo.url)
+    warned = repo.swamp("workflow", "run", "one", "--server", repo.url).stderr
+    assert warned.startswith("Warning: workflows/one.yaml:")
     assert _outputs(repo).count("new\n") == 4, "the last good version stays in force"
     path.write_text(good)
     server.soon(lambda: _problems(repo) == [], "the problem's end")

@@ -92,6 +92,11 @@ def test_it_answers_meanwhile_and_takes_on_nothing_else(repo: Repo) -> None:
     assert f"held by {held}, pid {running.pid}" in served.stderr
     doctor = repo.json("doctor")
     assert doctor["server"]["takesWork"] is False
+    began = time.monotonic()
+    assert "at the next start of `swamp serve`" in repo.swamp("queue", "pause").stdout
+    assert time.monotonic() - began < 3, "nothing is waited for"
+    assert [one["atNextStart"] for one in repo.json("queue", "list")] == [True]
+    assert repo.swamp("queue", "resume").returncode == 0
     go.touch()
     assert running.wait(30) == 0
     assert is_free(repo)

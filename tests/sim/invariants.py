@@ -24,7 +24,10 @@ IDLE_SLOT_S = 1.5
 """How long a slot may stay free beside a step that could use it."""
 
 IDLE_SLOT_LATE_S = 6.0
-"""The same when changes are told up to two seconds late, or workers refuse without a reason."""
+"""The same when changes are told up to two seconds late."""
+
+IDLE_SLOT_REFUSED_S = 36.0
+"""The same when workers refuse without a reason: after some in a row they are asked ever later."""
 
 IDLE_SLOT_AFTER_LOSS_S = 33.0
 """The same when some are never told: until the next resync, and a little."""
@@ -41,10 +44,11 @@ class Watchman:
     def __init__(self, world: World) -> None:
         self._world = world
         self._could_run_since: dict[str, float] = {}
-        slow = world.rates.late or world.rates.busy_by_mistake
-        self._idle_slot_s = IDLE_SLOT_LATE_S if slow else IDLE_SLOT_S
+        self._idle_slot_s = IDLE_SLOT_LATE_S if world.rates.late else IDLE_SLOT_S
         if world.rates.lost:
             self._idle_slot_s = IDLE_SLOT_AFTER_LOSS_S
+        if world.rates.busy_by_mistake:
+            self._idle_slot_s = IDLE_SLOT_REFUSED_S
         self.capacity: dict[str, int] = {}
         """Slots of each machine, by its name."""
 

@@ -30,7 +30,8 @@ from sim.network import Wire
 from sim.world import World
 from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
 from swamp.serve.probe_evidence import ProbeOutput
-from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions, refusal
+from swamp.serve.refusals import refusal
+from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions
 
 R = TypeVar("R")
 

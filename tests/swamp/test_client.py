@@ -289,3 +289,20 @@ def test_a_server_that_is_starting_is_waited_for(layout: Layout) -> None:
     slept: list[float] = []
     assert local_client(layout, slept.append) is None
     assert 1.8 <= sum(slept) <= 2.2
+
+
+def test_who_needs_a_server_waits_longer_and_is_told_so(layout: Layout) -> None:
+    layout.lock.write_text(json.dumps({"pid": os.getpid()}))
+    slept: list[float] = []
+    said: list[str] = []
+
+    def until_it_stops(delay_s: float) -> None:
+        slept.append(delay_s)
+        if sum(slept) > 30:
+            layout.lock.write_text("")
+
+    assert local_client(layout, until_it_stops, wait_s=60, slow=said.append) is None
+    assert 30 <= sum(slept) <= 31
+    assert said == [
+        f"pid {os.getpid()} holds this repository and does not answer yet: waiting for it"
+    ]

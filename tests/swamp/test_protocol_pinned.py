@@ -22,7 +22,8 @@ from datastore.kinds import KINDS, WORKERS
 from datastore.store import Store
 from swamp import protocol
 from swamp.protocol import PROTOCOL_VERSION, Enroll
-from swamp.serve.sessions import Rules, Sessions, refusal
+from swamp.serve.refusals import refusal
+from swamp.serve.sessions import Rules, Sessions
 
 PINNED = Path(__file__).parent / "protocol_pinned.json"
 

@@ -334,3 +334,17 @@ def test_a_slow_reader_never_puts_an_older_version_back(
     scanning.join(10)
     assert repo.catalog.workflow("a").description == "two"
     assert len(repo.problems()) == ends_broken
+
+
+def test_a_version_that_is_refused_is_told_of_the_one_in_force(repo: Repository) -> None:
+    catalog = repo.catalog
+    repo.write("workflows/a.yaml", workflow("a"))
+    catalog.scan()
+    assert catalog.newer_refused("workflow", "a") is None
+    repo.write("workflows/a.yaml", workflow("a") + "jops: 1\n")
+    catalog.scan()
+    assert catalog.workflow("a").name == "a"
+    refused = catalog.newer_refused("workflow", "a")
+    assert refused is not None
+    assert str(refused).startswith("workflows/a.yaml:4:1: unknown key 'jops'")
+    assert catalog.newer_refused("workflow", "b") is None

@@ -2,16 +2,23 @@
 
 import os
 import tempfile
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from datastore.definition_index import DefinitionIndex
 from datastore.definitions import Catalog
 from datastore.errors import NotFound
+from datastore.index import Index
 
-FILES = st.sampled_from(["a.yaml", "b.yaml", "deep/c.yaml", "deep/d.yaml"])
+UUID_FILE = "fc786c30-fb49-425e-9803-525237cd9c47.yaml"
+EVERY_FILE = ["a.yaml", "x.yaml", "deep/c.yaml", UUID_FILE]
+"""Under other names than the definitions have, under one of theirs, and under that of none."""
+FILES = st.sampled_from(EVERY_FILE)
 NAMES = st.sampled_from(["w", "x", "y", "z"])
 MARKS = st.sampled_from("0123456789")
 
@@ -77,7 +84,7 @@ class Scanned(Repository):
     def break_it(self, file: str, name: str) -> None:
         (self.models / file).write_text(f"type: t\nname: {name}\ndescriptoon: m0\n")
 
-    @rule(files=st.none() | st.just(["a.yaml", "b.yaml", "deep/c.yaml", "deep/d.yaml"]))
+    @rule(files=st.none() | st.just(EVERY_FILE))
     def compare(self, files: list[str] | None) -> None:
         if files is None:
             self.catalog.scan()
@@ -117,8 +124,108 @@ class AskedFresh(Repository):
             assert self.catalog.model(name) is found
 
 
+@dataclass
+class Good:
+    """The last good version of a file."""
+
+    name: str
+    id: str
+    description: str
+
+
+IDS = {mark: f"{mark * 8}-fb49-425e-9803-525237cd9c47" for mark in "abc"}
+
+
+class ManyAtOnce(RuleBasedStateMachine):
+    """Names and ids that clash in every way: what is in force is what a full scan would say.
+
+    The full scan is the definition of it: all claims, those who had something first, then by path;
+    who finds neither name nor id taken is in force.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.models = Path(self.folder.name) / "models"
+        self.models.mkdir()
+        real = Index(Path(self.folder.name) / "index.db", ())
+        self.index = DefinitionIndex(real, threading.Lock())
+        self.catalog = Catalog(Path(self.folder.name), index=self.index)
+        self.good: dict[str, Good] = {}
+        self.names: dict[str, str] = {}
+        self.ids: dict[str, str] = {}
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+    @rule(number=st.integers(0, 7), name=NAMES, mark=st.sampled_from("abc"), text=MARKS)
+    def write(self, number: int, name: str, mark: str, text: str) -> None:
+        file = self.models / f"{number}.yaml"
+        file.write_text(f"type: t\nname: {name}\nid: {IDS[mark]}\ndescription: m{text}\n")
+
+    @rule(number=st.integers(0, 7), other=st.integers(0, 7))
+    def rename(self, number: int, other: int) -> None:
+        if (self.models / f"{number}.yaml").exists():
+            os.replace(self.models / f"{number}.yaml", self.models / f"{other}.yaml")
+
+    @rule(number=st.integers(0, 7))
+    def delete(self, number: int) -> None:
+        (self.models / f"{number}.yaml").unlink(missing_ok=True)
+
+    @rule(number=st.integers(0, 7))
+    def settle(self, number: int) -> None:
+        path = self.models / f"{number}.yaml"
+        if path.exists():
+            stamp = path.stat().st_mtime_ns - 10**9
+            os.utime(path, ns=(stamp, stamp))
+
+    @rule()
+    def start_anew(self) -> None:
+        """By the paths alone, whichever of the files the index knows."""
+        self.catalog.keep()
+        self.catalog = Catalog(Path(self.folder.name), index=self.index)
+        self.catalog.load()
+        self.names, self.ids = {}, {}
+        self._compare()
+
+    @rule()
+    def scan(self) -> None:
+        self.catalog.scan()
+        self._compare()
+
+    def _compare(self) -> None:
+        self.good = {}
+        for path in sorted(self.models.iterdir()):
+            _, name, id, text = (line.partition(": ")[2] for line in path.read_text().splitlines())
+            self.good[path.name] = Good(name, id, text)
+        self._decide()
+        expected = {name: self.good[file] for name, file in self.names.items()}
+        assert {
+            one.name: Good(one.name, one.id, str(one.description)) for one in self.catalog.models()
+        } == expected
+        for name, file in self.names.items():
+            assert self.catalog.model(self.good[file].id).name == name
+        losers = sorted(set(self.good) - set(self.names.values()))
+        assert [one.path for one in self.catalog.problems()] == [f"models/{one}" for one in losers]
+
+    def _decide(self) -> None:
+        def rank(file: str) -> tuple[int, str]:
+            good = self.good[file]
+            held = (self.names.get(good.name) == file) + (self.ids.get(good.id) == file)
+            return -held, file
+
+        order = sorted(self.good, key=rank)
+        self.names, self.ids = {}, {}
+        for file in order:
+            good = self.good[file]
+            if good.name not in self.names and good.id not in self.ids:
+                self.names[good.name] = self.ids[good.id] = file
+
+
 quick = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestScanned = Scanned.TestCase
 TestScanned.settings = quick
 TestAskedFresh = AskedFresh.TestCase
 TestAskedFresh.settings = quick
+TestManyAtOnce = ManyAtOnce.TestCase
+TestManyAtOnce.settings = quick

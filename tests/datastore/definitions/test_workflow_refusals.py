@@ -139,6 +139,10 @@ BAD = {
         step("labels: {pool: }"),
         "7:18: 'labels.pool' of step 's' must be a string, found nothing",
     ),
+    "label without a name": (
+        step('labels: {"": x}'),
+        "7:9: 'labels' of step 's' must name each label: found one without a name",
+    ),
     "labels without lines": (step("labels:"), f"7:9: 'labels' of step 's' {NO_VALUE}"),
     "target without a value": (top("target:"), f"2:1: 'target' of workflow 'w' {NO_VALUE}"),
     "target is empty": (step("target: ''"), "7:9: 'target' of step 's' must not be empty"),
@@ -164,7 +168,7 @@ BAD = {
     ),
     "priority too high": (
         step("priority: 6"),
-        "7:9: 'priority' of step 's' must be at most 5, found 6",
+        "7:9: 'priority' of step 's' must be from 1 (most urgent) to 5, found 6",
     ),
     "priority in quotes": (
         step("priority: '3'"),

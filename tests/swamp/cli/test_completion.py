@@ -43,6 +43,9 @@ def test_the_shell_is_offered_commands_names_and_ids(repo: Layout) -> None:
     assert offered("model show ", repo.root) == ["build"]
     assert offered("run show 01", repo.root) == ["0193aa"]
     assert offered("worker token revoke f", repo.root) == ["fleet"]
+    (repo.observed("workers") / "rack-7.yaml").touch()
+    for verb in ("cordon", "uncordon", "drain", "forget"):
+        assert offered(f"worker {verb} ra", repo.root) == ["rack-7"]
     assert "workflow" in offered("work", repo.root)
 
 

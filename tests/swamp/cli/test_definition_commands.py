@@ -1,12 +1,15 @@
 """`workflow` and `model`: list, show, validate."""
 
+import io
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datastore.layout import Layout
+from swamp.cli import main
 
 WORKFLOW = """\
 id: fc786c30-fb49-425e-9803-525237cd9c47
@@ -236,3 +239,14 @@ def test_an_unknown_argument_of_a_model_is_found_when_its_value_is_an_expression
     result = swamp("model", "validate")
     assert result.out.startswith("models/command/shell/any.yaml:7:7: ")
     assert "unknown argument 'rnu'" in result.out
+
+
+def test_a_terminal_that_lacks_a_character_ends_no_command(
+    repo: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo.workflows / "w.yaml").write_text(f"description: \u00fcber\n{WORKFLOW}")
+    shown = io.BytesIO()
+    with io.TextIOWrapper(shown, encoding="ascii", write_through=True) as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(("workflow", "list")) == 0
+        assert b"\\xfcber" in shown.getvalue()

@@ -235,6 +235,7 @@ def test_folders_that_cannot_be_written_are_one_error(
 
 def test_little_room(opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     free = shutil.disk_usage(opened.root).free
+    monkeypatch.setattr(checkup_disk, "ROOM_PART", 1)
     monkeypatch.setattr(checkup_disk, "ROOM_WARNING_BYTES", free * 2)
     assert swamp("doctor").code == 0
     assert [one[:2] for one in wrong(swamp("doctor", "--json"))] == [("warning", "disk")]
@@ -272,3 +273,38 @@ def test_a_running_server_is_asked(opened: Layout, swamp: Any, server: Any) -> N
         ("warning", "versions", "the server is swamp 0.0.1, this command 0.1.0"),
         ("error", "server", "degraded: full"),
     ]
+
+
+def test_a_copied_repository_is_one_line(opened: Layout, swamp: Any, tmp_path: Path) -> None:
+    """Regression: each record was said to be changed by somebody."""
+    old(opened.observed("runs") / "r1.yaml")
+    result = swamp("doctor", "--json")
+    assert wrong(result) == []
+    (told,) = (one["message"] for one in result.json["findings"] if one["check"] == "records")
+    assert told.endswith("; 1 of them were copied or touched, what they hold is as it was written")
+
+
+def test_a_file_that_can_name_nothing_says_so_and_no_terminal_obeys_it(
+    opened: Layout, swamp: Any
+) -> None:
+    folder = opened.desired("workers")
+    for name in ("\u00e4 b", "-rf", "x" * 240, "two\nlines", "\x1b[2J"):
+        old(folder / f"{name}.yaml", "spec: {note: x}\n")
+    os.mkfifo(folder / "pipe.yaml")
+    shown = swamp("doctor")
+    assert shown.code == 1
+    told = [line for line in shown.out.splitlines() if "desired/workers" in line]
+    assert all(line.isprintable() for line in told)
+    assert sum("cannot name a worker: letters, digits" in line for line in told) == 5
+    assert sum("pipe.yaml: is no regular file" in line for line in told) == 1
+    assert len(told) == 6
+
+
+def test_a_small_disk_may_be_small(
+    opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Small:
+        f_bavail, f_blocks, f_frsize, f_files, f_favail, f_flag = 17, 22, 1 << 20, 0, 0, 0
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Small)
+    assert wrong(swamp("doctor", "--json")) == []

@@ -48,3 +48,20 @@ def test_a_running_server_says_what_is_paused(server: Any, repo: Layout, swamp: 
     server.answers["GET", "/api/v1/pauses"] = (200, listed)
     assert "paused now: pool=a (pool-a)" in swamp("queue", "resume").err
     assert desired(repo) == []
+
+
+def test_what_was_asked_without_a_server_is_listed_as_coming(repo: Layout, swamp: Any) -> None:
+    assert swamp("queue", "pause", "--note", "disk swap").code == 0
+    (listed,) = swamp("queue", "list", "--json").json
+    assert listed == {
+        "name": "all", "state": "paused", "labels": {}, "note": "disk swap", "atNextStart": True,
+    }  # fmt: skip
+    shown = swamp("queue", "list").out.splitlines()[-1]
+    assert "paused" in shown
+    assert "at the next start" in shown
+
+
+def test_nothing_to_explain_is_wrong_usage(repo: Layout, swamp: Any) -> None:
+    refused = swamp("worker", "queue", "--explain", "")
+    assert refused.code == 2
+    assert "--explain needs the name of a step that waits" in refused.err

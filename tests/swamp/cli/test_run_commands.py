@@ -392,3 +392,16 @@ def test_watching_from_beyond_the_end_says_how_many_events_there_are(
     result = swamp("run", "watch", "0199", "--from", "9999")
     assert (result.code, result.out) == (1, "")
     assert result.err == "Error: the run has 6 events and is over: none is number 9999\n"
+
+
+def test_a_file_that_is_not_in_force_is_warned_of(scripted: Any, swamp: Any) -> None:
+    problem = "workflows/w.yaml:3:1: unknown key 'jops' (not in force: the last good version runs)"
+    started = {"id": RUN, "workflow": "w", "status": "running", "warnings": [problem]}
+    scripted.answers["POST", "/api/v1/runs"] = (201, started)
+    result = swamp("workflow", "run", "w")
+    assert result.code == 0
+    assert result.err == f"Warning: {problem}\n"
+    scripted.events = [dict(event) for event in EVENTS]
+    result = swamp("workflow", "run", "w", "--json")
+    assert result.json == VIEW
+    assert json.loads(result.err) == {"kind": "warning", "message": problem}

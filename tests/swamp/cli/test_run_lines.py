@@ -311,3 +311,16 @@ def test_of_thousands_that_wait_a_few_are_named_and_the_others_counted_rarely() 
     script.wait_until(70)
     counts = [line for line in script.shown if "more wait" in line]
     assert counts == ["    job │ … and 4,990 more wait", "    job │ … and 995 more wait"]
+
+
+def test_who_waited_in_vain_is_told_why_at_once_where_the_run_goes_on() -> None:
+    script = started("w", "job")
+    step(script, "a", job="job")
+    step(script, "b", job="job")
+    queued(script, "a", episode=1)
+    why = "Timed out waiting for a worker matching labels pool=w to become available: waited 5s"
+    script.at(5, "step_failed", job="job", step="a", error=why, durationMs=5000)
+    assert script.shown[-2:] == [
+        "    job │ failed a in 5.0s · 14:29:11 UTC",
+        f"    job │   {why}",
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -83,3 +84,27 @@ async def test_a_record_that_lives_or_is_gone_is_left_alone() -> None:
     store.compact(RUNS, "gone", b"{}")
     assert store.get(RUNS, "r").live
     assert store.find(RUNS, "gone") is None
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+async def test_frozen_garbage_goes_although_no_record_was_put_away() -> None:
+    """Sockets that are cut leave cycles behind; without a run nothing else makes room."""
+    old = Cycle()
+    gone = weakref.ref(old)
+    store = Store(KINDS.values(), NoJournal())
+    task = asyncio.get_running_loop().create_task(Housekeeping(store, lambda *_: {}).run())
+    newer = []
+    try:
+        await asyncio.sleep(0)
+        assert gc.get_freeze_count()
+        del old
+        async with asyncio.timeout(10):
+            while gone() is not None:
+                newer += [Cycle() for _ in range(5_000)]
+                await asyncio.sleep(0.002)
+    finally:
+        task.cancel()

@@ -9,7 +9,15 @@ from controllers.enrollment import EnrollmentController, Made, create_token
 from controllers.lease import LeaseController
 from datastore.clock import SystemClock
 from datastore.journal import Op
-from datastore.kinds import KINDS, LEASES, LeaseSpec, LeaseStatus, Outcome, TokenSpec
+from datastore.kinds import (
+    KINDS,
+    LEASES,
+    WORKERS,
+    LeaseSpec,
+    LeaseStatus,
+    Outcome,
+    TokenSpec,
+)
 from datastore.record import Record
 from datastore.store import Store
 from swamp.protocol import (
@@ -18,6 +26,7 @@ from swamp.protocol import (
     Drain,
     Enroll,
     Output,
+    Refused,
     ResultFrame,
     ToWorker,
     to_worker,
@@ -153,3 +162,17 @@ async def test_a_drain_is_told_whatever_the_length_of_its_note() -> None:
     last = world.wire.sent[-1]
     assert isinstance(last, Drain)
     assert last.reason == "drained by an operator: " + "x" * 176
+
+
+async def test_a_worker_that_refuses_because_it_drains_is_draining() -> None:
+    world = Connected()
+    session = await world.enroll(world.wire)
+    world.sessions.handle(session, Refused(dispatch=DISPATCH, reason="worker_draining"))
+    worker = world.store.get(WORKERS, "box")
+    assert worker.status is not None
+    assert worker.status.draining
+    again = await world.enroll(Wire())
+    assert again.worker == "box"
+    worker = world.store.get(WORKERS, "box")
+    assert worker.status is not None
+    assert not worker.status.draining, "until it enrolls again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ from swamp.protocol import (
     Refused,
     ResultFrame,
 )
+from swamp.worker.connect import run_worker
 from swamp.worker.options import WorkerOptions, data_url, socket_url
 
 Start = Callable[..., RunningWorker]
@@ -386,3 +388,20 @@ async def test_a_runner_gets_its_credential_and_shows_neither_it_nor_secrets(
     url = orchestrator.url.replace("ws:", "http:")
     assert result.outcome.stdout == f"{url}/api/v1/data *** ***\n"
     assert socket.text("d1") == result.outcome.stdout
+
+
+async def test_a_report_that_nobody_can_read_leaves_no_half_dead_worker(
+    orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    def unread(event: dict[str, object]) -> None:
+        raise BrokenPipeError
+
+    options = WorkerOptions(url=orchestrator.url, token="t.s", cache_dir=tmp_path / "cache")
+    worker = asyncio.ensure_future(run_worker(options, unread))
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", "true"))
+    await accepted(socket, "d1")
+    await socket.result("d1")
+    await socket.send(Ack(dispatch="d1"))
+    await socket.send(Drain(reason="by an operator"))
+    assert await asyncio.wait_for(worker, 10) == 0

@@ -1,0 +1,25 @@
+"""Why a worker may not enroll, in the words that go to it."""
+
+from __future__ import annotations
+
+from controllers.enrollment import EnrollmentRefused
+from swamp.protocol import PROTOCOL_VERSION, EnrollRefused
+
+
+def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
+    """The refusal of a worker that speaks another protocol; both are named."""
+    return EnrollmentRefused(
+        "protocol_mismatch",
+        f"this worker speaks protocol {protocol} (swamp {version}), the"
+        f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
+    )
+
+
+def refusal(error: EnrollmentRefused) -> EnrollRefused:
+    """The frame that tells a worker why it may not enroll."""
+    return EnrollRefused(
+        code=error.code,
+        message=str(error),
+        permanent=error.permanent,
+        retry_after_ms=error.retry_after_ms,
+    )

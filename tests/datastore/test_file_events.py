@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from datastore.file_events import FileEvents
+
+
+def events(*folders: Path) -> FileEvents:
+    return FileEvents(folders, debounce_ms=20, step_ms=10)
+
+
+async def test_what_was_named_is_handed_out_in_lots_and_each_path_once() -> None:
+    some = events()
+    some.add(["a", "b"])
+    some.add(["b", "c", "a"])
+    assert some.waiting
+    assert await some.named(2) == ["a", "b"]
+    assert await some.named(2) == ["c"]
+    assert not some.waiting
+
+
+async def test_a_path_that_is_named_again_is_handed_out_again() -> None:
+    some = events()
+    some.add(["a"])
+    assert await some.named(5) == ["a"]
+    waiting = asyncio.ensure_future(some.named(5))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    some.add(["a"])
+    assert await waiting == ["a"]
+
+
+async def test_events_are_taken_while_nobody_asks_for_them(tmp_path: Path) -> None:
+    some, stop = events(tmp_path), asyncio.Event()
+    following = asyncio.ensure_future(some.follow(stop))
+    await asyncio.sleep(0.1)
+    for number in range(200):
+        (tmp_path / f"{number}.yaml").touch()
+    missing = {str(tmp_path / f"{number}.yaml") for number in range(200)}
+    while missing:
+        missing -= set(await asyncio.wait_for(some.named(50), 10))
+    stop.set()
+    await asyncio.wait_for(following, 10)
