@@ -1,10 +1,11 @@
 """The numbered event log of each run: `.swamp/events/<run>.jsonl`, line n is the event of seq n.
 
-Promises: an event is published (numbered, readable, in the file) only when everything committed
-before it was emitted is durable; it has a key, and a key is published once, also over a restart,
-because the file of a live run is read back first. Readers keep a position of their own and are
-never waited for. Lines are written by one thread, in batches, without a sync: an event follows from
-the records and is told again if it was lost; a piece of output is acknowledged once written.
+Promises: an event is published (numbered, and written to the file) only when everything committed
+before it was emitted is durable; it is read once it is in the file; it has a key, and a key is
+published once, also over a restart, because the file of a live run is read back first. Readers
+keep a position of their own and are never waited for. Lines are written by one thread, in batches,
+without a sync: an event follows from the records and is told again if it was lost; a piece of
+output is acknowledged once written.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class _RunLog:
     ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
     readers: int = 0
+
+    def tell(self) -> None:
+        """Wake who reads: there is more in the file."""
+        news, self.news = self.news, asyncio.Event()
+        news.set()
 
 
 @dataclass
@@ -146,8 +152,6 @@ class EventLog:
         data = line_of({"seq": log.seq, **event})
         log.tail.append(data)
         self._lines.put((run, data, written))
-        news, log.news = log.news, asyncio.Event()
-        news.set()
 
     def _log(self, run: str) -> _RunLog:
         log = self._logs.get(run)
@@ -229,6 +233,7 @@ class EventLog:
                 self._logs.pop(run, None)
             elif log is not None and line and isinstance(line, bytes):
                 log.on_disk += 1
+                log.tell()
                 self._forget_if_over(run, log)
             if written is not None:
                 written()
@@ -315,15 +320,19 @@ class EventLog:
             return
         log.readers += 1
         try:
-            place = _Place(after)
+            place, until = _Place(after), log.seq
             while True:
                 news = log.news
                 lot = await self._lot(run, log, place)
                 if lot:
                     place.seq += len(lot)
                     yield lot
-                elif log.ended or not follow or self._over:
+                elif self._over or (log.ended and place.seq >= log.seq):
                     return
+                elif not follow:
+                    # What has been told is about to be in the file.
+                    if place.seq >= until or not await _within(news, 1.0):
+                        return
                 elif not await _within(news, 10.0):
                     yield []
         finally:
@@ -334,7 +343,9 @@ class EventLog:
         first_in_memory = log.seq - len(log.tail)
         if place.seq >= first_in_memory:
             start = place.seq - first_in_memory
-            return [log.tail[i] for i in range(start, min(len(log.tail), start + READ_EVENTS))]
+            # What is not in the file yet would be told again after a kill, in another order.
+            end = min(log.on_disk - first_in_memory, start + READ_EVENTS)
+            return [log.tail[i] for i in range(start, end)]
         path, skip = self._path(run), 0 if place.offset else place.seq
         lot, offset = await self._loop.run_in_executor(
             self._pool, read_lines, path, place.offset, skip

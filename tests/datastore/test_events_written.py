@@ -1,4 +1,4 @@
-"""Output counts as stored, and is acknowledged, only once it is in the file."""
+"""Output counts as stored, and events are read, only once they are in the file."""
 
 import asyncio
 from pathlib import Path
@@ -32,6 +32,29 @@ async def test_a_piece_sent_twice_is_acknowledged_only_once_the_first_copy_is_wr
     finally:
         await asyncio.to_thread(log.close)
     assert (tmp_path / "r.jsonl").read_bytes().count(b"\n") == 1
+
+
+async def test_nobody_reads_what_a_kill_could_take_back(tmp_path: Path) -> None:
+    """Regression: told again after a kill in another order, a client saw some events twice."""
+    (tmp_path / "r.jsonl").mkdir()
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    try:
+        log.emit("r", "a", "step_started")
+        assert [lot async for lot in log.read("r", 0, follow=False)] == []
+        async with asyncio.timeout(5):
+            follower = log.read("r", 0, follow=True)
+            coming = asyncio.ensure_future(anext(follower))
+            log.emit("r", "b", "step_completed")
+            log.emit("r", "c", "run_completed")
+            (tmp_path / "r.jsonl").rmdir()
+            first = await coming
+            assert (tmp_path / "r.jsonl").read_bytes().startswith(b"".join(first))
+            lots = [first, *[lot async for lot in follower]]
+        assert [line for lot in lots for line in lot] == [
+            line + b"\n" for line in (tmp_path / "r.jsonl").read_bytes().splitlines()
+        ]
+    finally:
+        await asyncio.to_thread(log.close)
 
 
 async def test_a_finished_run_whose_log_lacks_the_end_is_untold(tmp_path: Path) -> None:
