@@ -6,8 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
-# Beyond four processes the tests wait for the disk, not for the CPU.
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
+# Most tests wait, for processes and for the disk: three at a time, whatever the machine has.
+PYTEST := $(BIN)/pytest -n 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint types format sim bench soak docs lock clean
