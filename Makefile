@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 500
 # Most tests wait, for processes and for the disk: three at a time, whatever the machine has.
-PYTEST := $(BIN)/pytest -n 3
+PYTEST := $(BIN)/pytest -n 3 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint types format sim bench soak docs lock clean
