@@ -92,6 +92,10 @@ def settled(pid: int, repository: Path) -> Health:
         before = now
 
 
+GROWS_AT_FIRST = ("pss", "rss", "threads")
+"""Judged once the server is warm: memory, and the threads of a pool that begins with none."""
+
+
 def compared(what: str, before: Health, after: Health, *, memory: bool) -> list[Figure]:
     """One figure for each thing, with what is allowed as its floor; `memory`: it is judged too."""
     figures = []
@@ -101,7 +105,7 @@ def compared(what: str, before: Health, after: Health, *, memory: bool) -> list[
         most = max(allowance.most(was), 1)
         beginning = f"{was / size:.4g} {unit}".strip()
         title = f"{what}: {name}, {beginning} at the beginning"
-        goal = Goal(at_most=1) if memory or name not in ("pss", "rss") else Goal()
+        goal = Goal(at_most=1) if memory or name not in GROWS_AT_FIRST else Goal()
         figures.append(Figure("soak", title, unit, [now / size], [most / size], "allowed", goal))
     return figures
 
