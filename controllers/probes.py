@@ -32,6 +32,9 @@ from datastore.kinds.probe import (
 from datastore.record import Kind, Record
 from datastore.store import Store
 
+SAID_MOST = 200
+"""Characters of a failed runner's last line that are told."""
+
 WAIT_S = 60.0
 """How long a probe that somebody waits for may wait for a slot."""
 
@@ -254,7 +257,9 @@ def judge(outcome: Outcome, marker: str, heard: str, *, wrote: bool) -> Verdict:
     """
     report = _report(outcome.stdout)
     if report is None:
-        return _error(outcome.error or f"its runner ended without a report ({outcome.reason})")
+        why = outcome.error or f"its runner ended without a report ({outcome.reason})"
+        said = outcome.stderr.strip().rpartition("\n")[2]
+        return _error(f"{why}: {said[-SAID_MOST:]}" if said else why)
     marker_ok = report.get(MARKER) == marker
     output_ok = _report(heard) == report
     data_plane_ok = report.get("dataPlaneOk") is True and wrote

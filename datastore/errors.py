@@ -63,6 +63,11 @@ class Degraded(DatastoreError):
     """The disk refuses writes; nothing new is taken on until it accepts them again."""
 
 
+class NotDurableYet(Degraded):
+    """The change is made and in line for the disk, which refuses writes: asking again would make
+    another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where in a file: 1-based line and column."""

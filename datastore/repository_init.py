@@ -71,10 +71,13 @@ def refuse_newer(layout: Layout) -> None:
         document = load(layout.marker.read_bytes(), shown)
     except (OSError, InvalidFile):
         return
-    version = document.value.get("version")
+    version = document.value.get("version", VERSION)
     if isinstance(version, int | float) and version > VERSION:
         known = f"version {version} of a repository is newer than this swamp knows ({VERSION})"
         raise InvalidFile(shown, f"{known}: upgrade swamp", document.position("version"))
+    if type(version) is not int or version != VERSION:
+        problem = f"version is {version!r}, expected {VERSION}"
+        raise InvalidFile(shown, problem, document.position("version"))
 
 
 def initialize(root: Path, now: datetime) -> Initialized:

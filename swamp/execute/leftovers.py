@@ -75,4 +75,11 @@ class Leftovers:
                 self._ready.append((time.monotonic(), self._make()))
 
     def _make(self) -> str:
-        return tempfile.mkdtemp(prefix="run-", dir=self._root)
+        try:
+            return tempfile.mkdtemp(prefix="run-", dir=self._root)
+        except FileNotFoundError:
+            # Somebody tidied it away. Its name must not come again: without the lock of its owner
+            # it would look like the folder of a dead process (`swamp.execute.scratch`).
+            self._root.parent.mkdir(parents=True, exist_ok=True)
+            self._root = Path(tempfile.mkdtemp(prefix="scratch-again-", dir=self._root.parent))
+            return tempfile.mkdtemp(prefix="run-", dir=self._root)

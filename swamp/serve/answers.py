@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from datastore.definitions.inputs import InputError
-from datastore.errors import AlreadyExists, Degraded, InvalidFile, NotFound, SwampError, alone
+from datastore.errors import (
+    AlreadyExists,
+    Degraded,
+    InvalidFile,
+    NotDurableYet,
+    NotFound,
+    SwampError,
+    alone,
+)
 from datastore.store import Store
 from datastore.trouble import shown
 from swamp.client import DEGRADED_HEADER
@@ -42,6 +50,7 @@ _STATUS: tuple[tuple[type[SwampError], int, str], ...] = (
     (AlreadyExists, 409, "exists"),
     (InputError, 422, "input_invalid"),
     (InvalidFile, 422, "invalid_file"),
+    (NotDurableYet, 503, "not_durable_yet"),
     (Degraded, 503, "degraded"),
     (SwampError, 400, "bad_request"),
 )
@@ -73,10 +82,10 @@ async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:
 
 
 async def durable(store: Store) -> None:
-    """Return once all that memory shows is on disk; Degraded while it is not."""
+    """Return once all that memory shows is on disk; NotDurableYet while it is not."""
     trouble = await trouble_before_barrier(store)
     if trouble is not None:
-        raise Degraded(f"{NOTED}: {trouble}")
+        raise NotDurableYet(f"{NOTED}: {trouble}")
 
 
 async def unless_degraded(store: Store, change: Coroutine[Any, Any, Answer]) -> Answer:
@@ -86,7 +95,7 @@ async def unless_degraded(store: Store, change: Coroutine[Any, Any, Answer]) -> 
             changing = group.create_task(change)
             while not (await asyncio.wait((changing,), timeout=LOOK_EVERY_S))[0]:
                 if store.trouble is not None:
-                    raise Degraded(f"{NOTED}: {store.trouble}")
+                    raise NotDurableYet(f"{NOTED}: {store.trouble}")
     except BaseExceptionGroup as group_error:
         raise alone(group_error) from None
     return changing.result()

@@ -463,6 +463,12 @@ def test_a_runner_that_could_not_begin_is_an_error_with_its_reason() -> None:
     assert verdict.marker_ok is None
 
 
+def test_a_runner_that_failed_tells_its_last_words() -> None:
+    error, words = "Command exited with code 1", "Traceback\n\nNo module named swamp\n"
+    outcome = Outcome(ok=False, reason="failed", error=error, stderr=words)
+    assert judge(outcome, "m", "", wrote=False).reason == f"{error}: No module named swamp"
+
+
 async def test_work_from_before_goes_on_on_a_worker_that_is_to_be_verified_now() -> None:
     async with running(verify=False) as fleet:
         await fleet.ask()

@@ -72,6 +72,14 @@ def test_a_repository_of_a_later_swamp_is_refused_and_left_alone(
     assert not (repo.root / "workflows").exists()
 
 
+@pytest.mark.parametrize("version", ['"9"', "-1", "null", "1.0", "true"])
+def test_a_version_that_is_none_is_refused(repo: Layout, swamp: Any, version: str) -> None:
+    repo.marker.write_text(f"version: {version}\n")
+    result = swamp("run", "list")
+    assert result.code == 1
+    assert "version is" in result.err and "expected 1" in result.err
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -248,8 +248,18 @@ async def test_start_failures_are_outcomes(bench: Bench) -> None:
     big = await bench.run("true", env={"A": "x", "BIG": "x" * 200_000})
     assert big.reason == "start_failed"
     assert big.error is not None and "env BIG, has 200000 bytes" in big.error
-    nowhere = await bench.run("true", Host(bench.folder / "missing"))
+    file = bench.folder / "file"
+    file.touch()
+    nowhere = await bench.run("true", Host(file / "missing"))
     assert nowhere.reason == "start_failed"
+
+
+async def test_a_scratch_folder_that_was_tidied_away_is_made_again(bench: Bench) -> None:
+    root = bench.folder / f"scratch-{'0' * 32}"
+    outcomes = [await bench.run("pwd", Host(root)) for _ in range(2)]
+    assert [outcome.ok for outcome in outcomes] == [True, True]
+    # Not by the same name: nobody holds its lock any more.
+    assert root.name not in os.listdir(bench.folder)
 
 
 async def test_scratch_folder_is_own_and_removed(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from datastore.journal import Op
 from datastore.kinds import KINDS, WORKERS, WorkerSpec
 from datastore.record import Record
 from datastore.store import Store
-from swamp.serve.answers import errors_as_json, unless_degraded
+from swamp.serve.answers import done, errors_as_json, refuse_if_degraded, unless_degraded
 
 
 class Full:
@@ -47,6 +47,27 @@ async def test_a_change_that_waits_for_a_full_disk_is_answered() -> None:
     store.commit([Record(WORKERS, "w", "w", "2026-11-29T12:00:00.000Z", WorkerSpec())])
     with pytest.raises(Degraded, match="in force once the disk takes writes again"):
         await unless_degraded(store, store.barrier())
+
+
+async def test_a_change_that_is_made_says_so_and_one_that_is_refused_too() -> None:
+    """Who tries again after `degraded` makes nothing twice."""
+    store = Store(KINDS.values(), Full())
+    store.commit([Record(WORKERS, "w", "w", "2026-11-29T12:00:00.000Z", WorkerSpec())])
+
+    async def made(request: web.Request) -> web.StreamResponse:
+        return await done(store, {})
+
+    async def refused(request: web.Request) -> web.StreamResponse:
+        refuse_if_degraded(store)
+        return web.Response()
+
+    codes = []
+    for handler in (made, refused):
+        answer = await errors_as_json(make_mocked_request("POST", "/"), handler)
+        assert isinstance(answer, web.Response)
+        assert answer.text is not None
+        codes.append((answer.status, json.loads(answer.text)["code"]))
+    assert codes == [(503, "not_durable_yet"), (503, "degraded")]
 
 
 async def test_what_a_change_refuses_is_told_as_it_is() -> None:
