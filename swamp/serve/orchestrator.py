@@ -76,8 +76,11 @@ SWITCH_S = 0.0005
 """How long a thread that computes keeps the interpreter from another that wants it: the journal's
 thread wants it after each sync, and the event loop after each system call, while others wait."""
 
+CLOSE_WITHIN_S = 30.0
+"""How long the last changes may take to reach a disk that was well."""
+
 GIVE_UP_S = 2.0
-"""How long the disk may refuse the last changes when an error of ours ends the process."""
+"""The same where the disk refused before, or an error of ours ends the process."""
 
 ALIVE_EVERY_S = 2.0
 """How often the lock's file says that this process lives, while steps wait."""
@@ -140,7 +143,9 @@ class Orchestrator:
             await asyncio.to_thread(_close_at_once, engine)
             raise
         else:
-            await asyncio.to_thread(engine.close)
+            # What a disk that refuses has not taken was acknowledged to nobody.
+            give_up_s = CLOSE_WITHIN_S if engine.trouble is None else GIVE_UP_S
+            await asyncio.to_thread(engine.close, give_up_s)
         finally:
             if self._traces is not None:
                 await asyncio.to_thread(self._traces.close)

@@ -111,7 +111,7 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
 
     began = time.monotonic()
     status, headers, listed = asked(repo, "/api/v1/runs")
-    assert time.monotonic() - began < 3, "reads answer"
+    assert time.monotonic() - began < 8, "reads answer, and do not wait for the disk (10 s)"
     assert (status, [one["status"] for one in listed["runs"]]) == (200, ["running"])
     assert "full" in headers["Swamp-Degraded"]
     note = repo.swamp("run", "list").stderr

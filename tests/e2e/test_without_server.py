@@ -94,7 +94,7 @@ def test_it_answers_meanwhile_and_takes_on_nothing_else(repo: Repo) -> None:
     assert doctor["server"]["takesWork"] is False
     began = time.monotonic()
     assert "at the next start of `swamp serve`" in repo.swamp("queue", "pause").stdout
-    assert time.monotonic() - began < 3, "nothing is waited for"
+    assert time.monotonic() - began < 4.5, "nothing is waited for (5 s)"
     assert [one["atNextStart"] for one in repo.json("queue", "list")] == [True]
     assert repo.swamp("queue", "resume").returncode == 0
     go.touch()

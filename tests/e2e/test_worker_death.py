@@ -79,7 +79,8 @@ def test_an_idle_worker_takes_the_step_of_a_killed_one_at_once(
         proxy.freeze()
     killed = _kill(first)
     second.lines.kind("dispatch_started")
-    assert time.monotonic() - killed < 2
+    # Two seconds on a machine of its own; without the proof it would be the grace, 60 s.
+    assert time.monotonic() - killed < 15
     step = _step(run)
     assert (step["status"], step["worker"], step["episodes"]) == ("succeeded", "w2", 2)
     assert not set(runners) & set(alive_with(dispatch)), "nothing of the first attempt is left"
@@ -113,7 +114,7 @@ def test_a_killed_worker_that_had_written_fails_its_step_at_once(repo: Repo) -> 
     repo.until((repo.base / "wrote").exists, "the output")
     killed = _kill(worker)
     step = _step(run)
-    assert time.monotonic() - killed < 5
+    assert time.monotonic() - killed < 15
     assert (step["status"], step["episodes"]) == ("failed", 1)
     assert step["error"].startswith("worker lost: its process died, after it had written")
 
