@@ -94,6 +94,7 @@ class Sessions:
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
         self._numbers = 0
+        self._closed = False
         self._leases: LeaseController
         self._enrollment: EnrollmentController
         self._changed: Callable[[str], None]
@@ -213,6 +214,11 @@ class Sessions:
                 "degraded", self._store.trouble, permanent=False, retry_after_ms=2_000
             )
         await self._give_way(self._enrollment.expected_name(hello), frame.instance)
+        if self._closed:
+            # Whoever was cut comes back at once, and would be left behind as connected.
+            raise EnrollmentRefused(
+                "stopping", "the orchestrator stops", permanent=False, retry_after_ms=500
+            )
         return self._admit(hello, frame, transport)
 
     def is_known(self, frame: Enroll) -> bool:
@@ -364,7 +370,8 @@ class Sessions:
             self.send(session, Ping(n=0))
 
     def close_all(self, reason: str) -> None:
-        """Cut every socket: the orchestrator stops."""
+        """Cut every socket, and let nobody in any more: the orchestrator stops."""
+        self._closed = True
         for session in list(self._open.values()):
             session.transport.abort(reason)
             self.closed(session)

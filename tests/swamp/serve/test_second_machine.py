@@ -11,7 +11,7 @@ from controllers.enrollment import EnrollmentController, EnrollmentRefused, Made
 from controllers.lease import LeaseController
 from datastore.clock import SystemClock
 from datastore.journal import Op
-from datastore.kinds import KINDS, TokenSpec
+from datastore.kinds import KINDS, WORKERS, TokenSpec
 from datastore.store import Store
 from swamp.protocol import PROTOCOL_VERSION, Enroll
 from swamp.serve.sessions import Rules, Sessions
@@ -74,3 +74,21 @@ async def test_the_permanent_refusal_wins_over_already_connected() -> None:
         await sessions.enroll(enroll("two", "j"), second)
     assert (refused.value.code, refused.value.permanent) == ("enrollment_allowance_exhausted", True)
     assert (len(first.sent), first.cut) == (told, [])
+
+
+async def test_nobody_is_let_in_while_the_server_stops() -> None:
+    """Regression: a worker that was cut came back at once, and was left behind as connected."""
+    store, clock = Store(KINDS.values(), AtOnce()), SystemClock()
+    sessions = Sessions(store, NoLog(), Rules(60.0, {}, fresh))
+    leases = LeaseController(store, sessions, clock, grace_s=60.0)
+    enrollment = EnrollmentController(store, sessions, clock, lambda: "uid")
+    sessions.bind(leases, enrollment, lambda worker: None)
+    spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z")
+    create_token(store, "box", spec, "secret", Made("t", clock.now()))
+    await sessions.enroll(enroll("m1", "i1"), Wire())
+    sessions.close_all("the orchestrator stops")
+    enrollment.all_gone()
+    with pytest.raises(EnrollmentRefused, match="stops") as refused:
+        await sessions.enroll(enroll("m1", "i1"), Wire())
+    assert not refused.value.permanent
+    assert store.get(WORKERS, "box").state == "disconnected"
