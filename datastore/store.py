@@ -166,6 +166,12 @@ class Store:
         source = table.live_indexes if index in table.live_indexes else table.name_indexes
         return tuple(source[index].get(value, {}))
 
+    def unpacked_by(self, kind: Kind[Any, Any], index: str, value: str) -> tuple[str, ...]:
+        """Those of `names_by` that `compact` has not put away, finished or not yet."""
+        rows = self._tables[kind.folder].rows
+        names = self.names_by(kind, index, value)
+        return tuple(name for name in names if not isinstance(rows[name], bytes))
+
     def count_by(self, kind: Kind[Any, Any], index: str, value: str) -> int:
         """How many `by` would find: the size of a set of names, at no cost."""
         table = self._tables[kind.folder]

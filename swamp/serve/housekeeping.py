@@ -86,7 +86,7 @@ class Housekeeping:
 
     async def _put_run_away(self, run: str) -> None:
         for kind in (STEPS, PENDING, LEASES):
-            names = self._store.names_by(kind, "run", run)
+            names = self._store.unpacked_by(kind, "run", run)
             for start in range(0, len(names), SLICE):
                 some = names[start : start + SLICE]
                 documents = await asyncio.to_thread(self._stored, kind, some)

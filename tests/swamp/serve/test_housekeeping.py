@@ -77,6 +77,30 @@ async def test_finished_records_become_bytes_once_the_index_has_them() -> None:
     assert not store.live(LEASES)
 
 
+async def test_what_is_put_away_is_not_read_again_while_the_rest_is_missing() -> None:
+    store = Store(KINDS.values(), NoJournal())
+    index: dict[str, bytes] = {}
+    asked: list[str] = []
+
+    def stored(kind: Kind[Any, Any], names: Iterable[str]) -> dict[str, bytes]:
+        asked.extend(names)
+        return {name: index[name] for name in names if name in index}
+
+    a, b = step("a"), step("b")
+    index[a.name] = to_json(a.document())
+    task = asyncio.get_running_loop().create_task(Housekeeping(store, stored).run())
+    store.commit([run_of("running"), a, b])
+    store.commit([store.get(RUNS, "r").with_status(run_of("succeeded").status)])
+    try:
+        async with asyncio.timeout(5):
+            while asked.count(b.name) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+    finally:
+        task.cancel()
+    assert asked.count(a.name) == 1
+    assert store.unpacked_by(STEPS, "run", "r") == (b.name,)
+
+
 async def test_a_record_that_lives_or_is_gone_is_left_alone() -> None:
     store = Store(KINDS.values(), NoJournal())
     store.commit([run_of("running")])
