@@ -15,7 +15,6 @@ from controllers.asked import desired_file
 from controllers.placement import drains
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.desired import DesiredFile
 from datastore.kinds import (
     Lease,
     Pause,
@@ -27,8 +26,9 @@ from datastore.kinds import (
 )
 
 if TYPE_CHECKING:
-    # Only the server knows the demand; commands that list start faster without it.
+    # Only the server needs these; commands that list start faster without them.
     from controllers.demand import Demand
+    from datastore.desired import DesiredFile
 
 View = dict[str, Any]
 

@@ -16,6 +16,7 @@ import typer
 
 from datastore.errors import NotFound, SwampError
 from swamp.cli.command import Help, Server, command
+from swamp.cli.completion import worker_names
 from swamp.cli.console import Console
 from swamp.cli.options import labels
 
@@ -30,7 +31,10 @@ ANSWER_WITHIN_S = 130.0
 
 Verdict = dict[str, Any]
 
-Name = Annotated[str | None, typer.Argument(help="The worker's name.", metavar="[NAME]")]
+Name = Annotated[
+    str | None,
+    typer.Argument(help="The worker's name.", metavar="[NAME]", autocompletion=worker_names),
+]
 Label = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="K=V", help="Only workers with this label."),

@@ -89,7 +89,7 @@ async def durable(store: Store) -> None:
 
 
 async def unless_degraded(store: Store, change: Coroutine[Any, Any, Answer]) -> Answer:
-    """What a change that waits for the disk itself answers; Degraded once the disk refuses."""
+    """What a change that waits for the disk itself answers; NotDurableYet once the disk refuses."""
     try:
         async with asyncio.TaskGroup() as group:
             changing = group.create_task(change)
