@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 from swamp.execute.processes import Birth
 
@@ -64,7 +65,7 @@ def start_child(
     return Child(
         subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=_nothing(),
             stdout=output[0],
             stderr=output[1],
             cwd=directory,
@@ -72,6 +73,12 @@ def start_child(
             start_new_session=True,
         )
     )
+
+
+@cache
+def _nothing() -> int:
+    """/dev/null, opened once for all children."""
+    return os.open(os.devnull, os.O_RDONLY)
 
 
 def _pidfd(pid: int) -> int | None:

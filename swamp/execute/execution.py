@@ -175,7 +175,7 @@ class Execution:
         return masked_outcome(outcome, self._order.redactor)
 
     async def _run_in(self, directory: str) -> Outcome:
-        process = await self._spawn(directory)
+        process = self._spawn(directory)
         self._process = process
         try:
             self._host.watch.spawned(self._mark, process.pid)
@@ -196,11 +196,11 @@ class Execution:
             (self._output.text("stdout"), self._output.text("stderr")),
         )
 
-    async def _spawn(self, directory: str) -> Child:
+    def _spawn(self, directory: str) -> Child:
         ends: list[int] = []
         try:
             for pump in self._pumps:
-                ends.append(await pump.open())  # noqa: PERF401
+                ends.append(pump.open())  # noqa: PERF401
             command = ("/bin/sh", "-c", self._order.call.run)
             return start_child(command, directory, self._environment(), (ends[0], ends[1]))
         except BaseException:

@@ -25,16 +25,20 @@ class Redactor:
     """Knows a set of secret values. Without any it passes everything through."""
 
     def __init__(self, values: Iterable[str]) -> None:
-        forms = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
-        self._forms = sorted(forms, key=lambda form: (-len(form), form))
+        self._values = [value for value in values if len(value) >= SHORTEST]
+
+    # Most steps are short and say nothing: what they do not need is not made for them.
+    @cached_property
+    def _forms(self) -> list[bytes]:
+        forms = {form for value in self._values for form in _forms(value)}
+        return sorted(forms, key=lambda form: (-len(form), form))
 
     @cached_property
     def _pattern(self) -> re.Pattern[bytes]:
-        # Compiling costs more than all else that is done for a short step, and few need it.
         return re.compile(b"|".join(map(re.escape, self._forms)))
 
     def __bool__(self) -> bool:
-        return bool(self._forms)
+        return bool(self._values)
 
     @property
     def longest(self) -> int:
@@ -47,7 +51,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text with every form of every value masked."""
-        if not self._forms:
+        if not text or not self._values:
             return text
         data = text.encode("utf-8", "surrogateescape")
         return self.whole(data).decode("utf-8", "surrogateescape")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ Sink = Callable[[StreamName, bytes], Awaitable[None]]
 """Takes the pieces of both streams in order; reading waits while it does not return."""
 
 _CARRY_MAX_BYTES = 3
+_READ_BYTES = OUTPUT_CHUNK_BYTES - _CARRY_MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +133,15 @@ class Pump:
         self._stream = stream
         self._output = output
         self._redacted = RedactedStream(redactor)
-        self._reader = asyncio.StreamReader(limit=OUTPUT_CHUNK_BYTES)
-        self._transport: asyncio.ReadTransport | None = None
+        self._pipe: int | None = None
         self._until: float | None = None
-        self._scope: asyncio.Timeout | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    async def open(self) -> int:
+    def open(self) -> int:
         """The write end of a new pipe, for the child; the caller closes it after the spawn."""
-        read_end, write_end = os.pipe()
-        loop = asyncio.get_running_loop()
-        try:
-            self._transport, _ = await loop.connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(self._reader), os.fdopen(read_end, "rb", 0)
-            )
-        except BaseException:
-            os.close(write_end)
-            raise
+        self._pipe, write_end = os.pipe()
+        os.set_blocking(self._pipe, False)
         return write_end
 
     async def run(self) -> None:
@@ -161,29 +156,65 @@ class Pump:
                 if self._until is not None:
                     # The time in a slow sink is not the child's: it must not cost output.
                     self._until += loop.time() - began
+            # A stream that never pauses must not hold up the others.
+            await asyncio.sleep(0)
         if rest := carry + self._redacted.flush():
             await self._output.take(self._stream, rest)
 
     def child_exited(self, drain_s: float) -> None:
         """From now on the pipe has this long to reach its end, time in the sink excepted."""
         self._until = asyncio.get_running_loop().time() + drain_s
-        if self._scope is not None:
-            self._scope.reschedule(self._until)
+        self._arm()
 
     def close(self) -> None:
         """Give the pipe up."""
-        if self._transport is not None:
-            self._transport.close()
+        if self._pipe is not None:
+            # Whoever reads it looks again, and finds none.
+            self._wake()
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = None
 
     async def _read(self) -> bytes:
+        """The next piece; empty at the end of the stream, and when nobody may wait longer."""
+        loop = asyncio.get_running_loop()
+        while self._pipe is not None:
+            if self._until is not None and loop.time() >= self._until:
+                self.truncated = True
+                break
+            with suppress(BlockingIOError):
+                return os.read(self._pipe, _READ_BYTES)
+            await self._readable(self._pipe)
+        return b""
+
+    async def _readable(self, pipe: int) -> None:
+        """Wait for more, the end of the stream, or the deadline."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        loop.add_reader(pipe, self._wake)
+        self._arm()
         try:
-            async with asyncio.timeout_at(self._until) as self._scope:
-                return await self._reader.read(OUTPUT_CHUNK_BYTES - _CARRY_MAX_BYTES)
-        except TimeoutError:
-            self.truncated = True
-            return b""
+            await self._waiter
         finally:
-            self._scope = None
+            self._disarm()
+            if self._pipe is not None:
+                loop.remove_reader(pipe)
+            self._waiter = None
+
+    def _arm(self) -> None:
+        """Let whoever waits for the pipe wait until the deadline only, if there is one."""
+        self._disarm()
+        if self._until is not None and self._waiter is not None:
+            self._alarm = asyncio.get_running_loop().call_at(self._until, self._wake)
+
+    def _disarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def _size(count: int) -> str:

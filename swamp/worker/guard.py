@@ -1,9 +1,9 @@
 """The guard: a small process that ends what a worker leaves behind when it dies.
 
-It reads lines from a pipe that only the worker holds open: `begin FAMILY` (of marks), `group PGID
-MARK` and `end MARK`; `tell ["URL", "INSTANCE", "CREDENTIAL"]` and `over`. The end of the pipe is
-the end of the worker; then every group that has not ended and every process with a mark of the
-family is killed, and after that the orchestrator is told, unless the worker said that all is over.
+It reads lines from a pipe that only the worker holds open: `begin FAMILY` (of marks), `over` and
+`tell ["URL", "INSTANCE", "CREDENTIAL"]`. The end of the pipe is the end of the worker; then every
+group in the table that it shares with the worker and every process with a mark of the family is
+killed, and after that the orchestrator is told, unless the worker said that all is over.
 Standard library only, so that it starts in 10 ms and stays small.
 """
 
@@ -13,28 +13,28 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from swamp.execute.processes import kill_descendants, signal_group
+from swamp.worker.group_table import groups_in
 
 
 @dataclass
 class Legacy:
-    """What a worker leaves: the `family` of its marks, `groups` by mark, and whom to `tell`."""
+    """What a worker leaves: the `family` of its marks, and whom to `tell`."""
 
     family: str | None = None
-    groups: dict[str, int] = field(default_factory=dict)
     tell: tuple[str, str, str] | None = None
     """URL, instance and credential of the report; None when there is nothing to report."""
 
 
-def main() -> None:
-    """Watch until standard input ends."""
+def main(table: int) -> None:
+    """Watch until standard input ends. `table` is the descriptor of the groups."""
     # A service manager signals every process of the unit at once; the guard goes last.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     left = follow(sys.stdin.buffer)
-    for group in left.groups.values():
+    for group in groups_in(table):
         signal_group(group, signal.SIGKILL)
     if left.family is not None:
         kill_descendants(left.family)
@@ -52,13 +52,8 @@ def follow(lines: Iterable[bytes]) -> Legacy:
         if not line.endswith(b"\n"):
             break
         verb, _, rest = line.decode().strip().partition(" ")
-        words = rest.split()
         if verb == "begin":
-            left.family = words[0]
-        elif verb == "group":
-            left.groups[words[1]] = int(words[0])
-        elif verb == "end":
-            left.groups.pop(words[0], None)
+            left.family = rest
         elif verb == "tell":
             url, instance, credential = json.loads(rest)
             left.tell = (url, instance, credential)

@@ -1,4 +1,4 @@
-"""The worker's side of its guard process: starts it, keeps it alive and tells it every group."""
+"""The worker's side of its guard process: starts it and keeps it alive."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from pathlib import Path
 from datastore.errors import alone
 from swamp.execute.environment import runner_environment
 from swamp.protocol import CA_VARIABLE
+from swamp.worker.group_table import GroupTable
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from swamp.worker.guard import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from swamp.worker.guard import main;"
+    " main(int(sys.argv[2]))"
 )
 _RESTART_S = 1.0
-_END_WITHIN_S = 0.1
 
 
 class Guard:
-    """A `Watch` for executions. While `running()` is entered, a guard process has the list."""
+    """A `Watch` for executions. While `running()` is entered, a guard process has the table."""
 
     def __init__(self, ca_cert: Path | None = None) -> None:
         """`ca_cert`: whom the guard trusts when it reports a death over TLS."""
         self._extra = {} if ca_cert is None else {CA_VARIABLE: str(ca_cert.absolute())}
         self._family: str | None = None
-        self._left: dict[str, int] = {}
-        self._unsaid: list[str] = []
+        self._groups: GroupTable | None = None
+        self._entries: dict[str, int] = {}
         self._tell_death: str | None = None
         self._process: Process | None = None
 
@@ -45,15 +46,13 @@ class Guard:
         self._tell(f"begin {family}")
 
     def spawned(self, mark: str, group: int) -> None:
-        self._left[mark] = group
-        self._tell(f"group {group} {mark}")
+        if self._groups is not None:
+            self._entries[mark] = self._groups.enter(group)
 
     def end(self, mark: str) -> None:
-        # It can wait for the next line a little: no pid comes again that soon.
-        if self._left.pop(mark, None) is not None:
-            self._unsaid.append(f"end {mark}")
-            if len(self._unsaid) == 1:
-                asyncio.get_running_loop().call_later(_END_WITHIN_S, self._tell)
+        entry = self._entries.pop(mark, None)
+        if self._groups is not None and entry is not None:
+            self._groups.leave(entry)
 
     def tell_death_to(self, url: str, instance: str, credential: str) -> None:
         # Without a credential, nobody would believe it.
@@ -68,13 +67,24 @@ class Guard:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Guard]:
         """Keep a guard process alive; at the end it has gone as well."""
-        await self._start()
+        self._groups = GroupTable()
+        try:
+            async with self._kept(self._groups):
+                yield self
+        finally:
+            self._groups.close()
+            self._groups = None
+            self._entries.clear()
+
+    @asynccontextmanager
+    async def _kept(self, groups: GroupTable) -> AsyncIterator[None]:
+        await self._start(groups)
         failed: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                keeper = tasks.create_task(self._keep())
+                keeper = tasks.create_task(self._keep(groups))
                 try:
-                    yield self
+                    yield
                 finally:
                     keeper.cancel()
         except BaseExceptionGroup as group:
@@ -87,34 +97,32 @@ class Guard:
         if failed is not None:
             raise failed
 
-    async def _keep(self) -> None:
+    async def _keep(self, groups: GroupTable) -> None:
         while True:
             if self._process is not None:
                 await self._process.wait()
             await asyncio.sleep(_RESTART_S)
-            await self._start()
+            await self._start(groups)
 
-    async def _start(self) -> None:
+    async def _start(self, groups: GroupTable) -> None:
         # Its own session: a Ctrl-C in the worker's terminal must not reach it. It holds none of
         # the worker's streams, so that whoever reads them sees their end when the worker dies.
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-I", "-S", "-c", _PROGRAM, _ROOT),
+            *("-I", "-S", "-c", _PROGRAM, _ROOT, str(groups.handle)),
             stdin=PIPE,
             stdout=DEVNULL,
             stderr=DEVNULL,
             cwd="/",
             env=runner_environment(os.environ, {}, self._extra),
             start_new_session=True,
+            pass_fds=(groups.handle,),
         )
-        self._unsaid.clear()
         known = [] if self._family is None else [f"begin {self._family}"]
-        known += [] if self._tell_death is None else [self._tell_death]
-        self._tell(*known, *(f"group {group} {mark}" for mark, group in self._left.items()))
+        self._tell(*known, *([] if self._tell_death is None else [self._tell_death]))
 
     def _tell(self, *lines: str) -> None:
-        text = "".join(f"{line}\n" for line in (*self._unsaid, *lines))
-        self._unsaid.clear()
+        text = "".join(f"{line}\n" for line in lines)
         pipe = None if self._process is None else self._process.stdin
         if text and pipe is not None and not pipe.is_closing():
             pipe.write(text.encode())

@@ -16,6 +16,7 @@ from fake_orchestrator import Orchestrator, RunningWorker, shell
 
 from swamp.protocol import Accepted, Output
 from swamp.worker import guarding
+from swamp.worker.group_table import GroupTable, groups_in
 from swamp.worker.guard import follow
 
 PROGRAM = """
@@ -44,10 +45,22 @@ async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Pr
         await process.wait()
 
 
-def test_guard_knows_what_has_begun_and_not_ended() -> None:
-    lines = [b"begin f\n", b"group 12 f.1\n", b"group 13 f.2\n", b"end f.2\n", b"end x\n"]
-    left = follow([*lines, b"end f.1"])
-    assert (left.family, left.groups) == ("f", {"f.1": 12})
+def test_guard_knows_the_family_and_ignores_a_line_that_was_cut() -> None:
+    left = follow([b"begin f\n", b"x\n", b"begin g"])
+    assert left.family == "f"
+
+
+def test_table_holds_the_groups_that_were_entered_and_not_left() -> None:
+    table = GroupTable()
+    first, second, third = (table.enter(group) for group in (12, 13, 14))
+    table.leave(second)
+    assert groups_in(table.handle) == [12, 14]
+    assert table.enter(15) == second, "the file stays as small as can be"
+    assert groups_in(table.handle) == [12, 15, 14]
+    for entry in (first, second, third):
+        table.leave(entry)
+    assert groups_in(table.handle) == []
+    table.close()
 
 
 def only_child(pid: int) -> int:
