@@ -16,7 +16,6 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from datastore import files
@@ -98,7 +97,7 @@ class OpenedEngine:
         """Put back what was edited or deleted in `observed/`. Blocks: run it in a thread."""
         return self.observed.rescan(pause)
 
-    def look_at(self, paths: Iterable[Path], pause: Pause = no_pause) -> RescanReport:
+    def look_at(self, paths: Iterable[str], pause: Pause = no_pause) -> RescanReport:
         """As `rescan`, but these files only. Blocks: run it in a thread."""
         return self.observed.look_at(paths, pause)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
+
 READ_EVENTS = 1_000
 """Events handed to a reader at once."""
 
@@ -59,8 +61,12 @@ def read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
 
 
 def line_of(event: dict[str, Any]) -> bytes:
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "replace") + b"\n"
+    try:
+        return pydantic_core.to_json(event) + b"\n"
+    except ValueError:
+        # A lone surrogate, which no reader of UTF-8 takes.
+        text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "replace") + b"\n"
 
 
 def begins_at_1(path: Path) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -35,6 +34,7 @@ from datastore.event_file import (
     parse_line,
     read_lines,
 )
+from datastore.hand_over import HandOver
 from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -93,9 +93,11 @@ class EventLog:
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
         self._over = False
+        self._ends = False
         self._refused = Trouble("events of runs cannot be written", log)
         self._loop = asyncio.get_running_loop()
-        self._lines: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._lines: HandOver[_Entry] = HandOver()
+        self._lines.bind(self._loop)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
         self._writer = threading.Thread(target=self._write, name="events-write", daemon=True)
         self._writer.start()
@@ -167,16 +169,16 @@ class EventLog:
     def _write(self) -> None:
         """Append what is waiting, a batch per run, until `close`."""
         while True:
-            first = self._lines.get()
-            batch = [first]
-            while not self._lines.empty() and len(batch) < 1_000:
-                batch.append(self._lines.get())
-            entries = [entry for entry in batch if entry is not None]
+            # Told to end, it does so once nothing is left.
+            found = self._lines.get_nowait() if self._ends else self._lines.get()
+            if found is None:
+                return
+            entries = found
+            while len(entries) < 1_000 and (more := self._lines.get_nowait()) is not None:
+                entries += more
             self._append(entries)
             if entries:
                 self._loop.call_soon_threadsafe(self._note_written, entries)
-            if None in batch:
-                return
 
     def _append(self, entries: list[_Entry]) -> None:
         by_run: dict[str, list[bytes]] = {}
@@ -377,7 +379,8 @@ class EventLog:
 
     def close(self) -> None:
         """Write what is waiting and end. Blocking."""
-        self._lines.put(None)
+        self._ends = True
+        self._lines.flush()
         self._writer.join(timeout=5)
         self._pool.shutdown(wait=False)
 

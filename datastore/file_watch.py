@@ -59,7 +59,7 @@ class Observed(Protocol):
     def rescan(self, pause: Pause) -> RescanReport:
         """Look at every file."""
 
-    def look_at(self, paths: Iterable[Path], pause: Pause) -> RescanReport:
+    def look_at(self, paths: Iterable[str], pause: Pause) -> RescanReport:
         """Look at these files."""
 
 
@@ -196,7 +196,7 @@ class FileWatch:
     async def _look_at_observed_for_ever(self) -> None:
         while True:
             named = await self._of_observed.named(BURST)
-            paths = [Path(path) for path in named if _is_yaml(path)]
+            paths = [path for path in named if _is_yaml(path)]
             with self._no_look.caught():
                 self._tell_put_back(await _beside_the_loop(partial(self._observed.look_at, paths)))
 

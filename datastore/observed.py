@@ -185,17 +185,18 @@ class ObservedWriter:
             suspects += sorted(folder / file for file in (*others, *there))
         return self._put_back_all(suspects, pause)
 
-    def look_at(self, paths: Iterable[Path], pause: Pause = no_pause) -> RescanReport:
+    def look_at(self, paths: Iterable[str], pause: Pause = no_pause) -> RescanReport:
         """As `rescan`, but these files only; the server's own writes cost a stat. Blocks."""
         suspects = []
         for path in paths:
             pause()
-            kind = path.parent.name
-            if kind not in self._kinds or path.parent != self._layout.observed(kind):
+            place = self._files.place_of(path)
+            if place is None:
                 continue
+            kind, name = place
             stat = files.stat_of(path)
-            if stat is None or not self.is_own(path, stat):
-                suspects.append(path)
+            if stat is None or self._files.stats[kind].get(name) != stat:
+                suspects.append(Path(path))
         return self._put_back_all(suspects, pause)
 
     def _put_back_all(self, suspects: Iterable[Path], pause: Pause) -> RescanReport:
@@ -231,7 +232,7 @@ class ObservedWriter:
             value = json.loads(document)
             same = now is not None and path.read_bytes() == data_of(path, value)
             # Copied, say, or only touched: what it holds is right.
-            stat = now if now is not None and same else self._files.write(path, value)
+            stat = now if now is not None and same else self._files.write(kind, name, value)
             finished = Stored(self._kinds[kind], name, value).finished
             self._index.update(puts=[(kind, IndexRow(name, stat, finished, document))])
             self._files.stats[kind][name] = stat

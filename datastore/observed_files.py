@@ -44,14 +44,23 @@ class ObservedFiles:
 
     def __init__(self, layout: Layout, kinds: Iterable[str]) -> None:
         self._layout = layout
-        self.stats: dict[str, dict[str, Stat]] = {folder: {} for folder in kinds}
+        # As text: making a path of its parts takes longer than writing some files.
+        self._folders = {folder: str(layout.observed(folder)) for folder in kinds}
+        self._temps = str(layout.temps)
+        self.stats: dict[str, dict[str, Stat]] = {folder: {} for folder in self._folders}
+
+    def place_of(self, path: str) -> tuple[str, str] | None:
+        """Kind and name of the record whose file that is; None for a file anywhere else."""
+        folder, _, file = path.rpartition(os.sep)
+        kind = folder.rpartition(os.sep)[2]
+        if self._folders.get(kind) != folder or not file.endswith(".yaml"):
+            return None
+        return kind, file.removesuffix(".yaml")
 
     def is_own(self, path: Path, stat: Stat) -> bool:
         """Whether that stat of that file is the one under which the server wrote it."""
-        stats = self.stats.get(path.parent.name, {})
-        return path.parent.parent == self._layout.observed("") and (
-            stats.get(path.name.removesuffix(".yaml")) == stat
-        )
+        place = self.place_of(str(path))
+        return place is not None and self.stats[place[0]].get(place[1]) == stat
 
     def apply(self, op: Op | Stored) -> IndexRow | None:
         """Write or remove the file of a change; the index's row of a file that is there now."""
@@ -61,7 +70,7 @@ class ObservedFiles:
                 self._write_story(self._layout.story_file(workflow, run), data)
                 return None
             case Remove(kind, name):
-                files.remove(self._layout.record_file(kind.folder, name))
+                files.remove(self._path(kind.folder, name))
                 self.stats[kind.folder].pop(name, None)
                 return None
             case Put(record):
@@ -69,18 +78,22 @@ class ObservedFiles:
                 document: Mapping[str, Any] = record.document()
             case Stored(kind, name, document):
                 finished = op.finished
-        stat = self.write(self._layout.record_file(kind.folder, name), document)
+        stat = self.write(kind.folder, name, document)
         self.stats[kind.folder][name] = stat
         return IndexRow(name, stat, finished, to_json(document))
 
-    def write(self, path: Path, document: Mapping[str, Any]) -> Stat:
+    def write(self, kind: str, name: str, document: Mapping[str, Any]) -> Stat:
         """Write a record's file, its folder too if that is gone; OSError when the disk refuses."""
+        path = self._path(kind, name)
         data = data_of(path, document)
         try:
-            return files.write(path, data, self._layout.temps)
+            return files.write(path, data, self._temps)
         except FileNotFoundError:
-            files.ensure_folder(path.parent, IGNORE_ALL)
-            return files.write(path, data, self._layout.temps)
+            files.ensure_folder(self._folders[kind], IGNORE_ALL)
+            return files.write(path, data, self._temps)
+
+    def _path(self, kind: str, name: str) -> str:
+        return f"{self._folders[kind]}{os.sep}{name}.yaml"
 
     def _write_story(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +102,7 @@ class ObservedFiles:
             files.write(path, data)
 
 
-def data_of(path: Path, document: Mapping[str, Any]) -> bytes:
+def data_of(path: str | Path, document: Mapping[str, Any]) -> bytes:
     """What the record's file at `path` holds."""
     try:
         text = emit(document)

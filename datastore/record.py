@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -55,11 +55,30 @@ class Record(Generic[S, T]):
 
     def with_spec(self, **changes: Any) -> Record[S, T]:
         """This record with other spec fields, same revision."""
-        return replace(self, spec=self.spec.model_copy(update=changes))
+        return self._but(spec=self.spec.model_copy(update=changes))
 
     def with_status(self, status: T) -> Record[S, T]:
         """This record with another status, same revision."""
-        return replace(self, status=status)
+        return self._but(status=status)
+
+    def at(self, revision: int) -> Record[S, T]:
+        """This record under another revision."""
+        return self._but(revision=revision)
+
+    def _but(
+        self, spec: S | None = None, status: T | None = None, revision: int | None = None
+    ) -> Record[S, T]:
+        # `dataclasses.replace` takes three times as long, and every change comes through here.
+        return Record(
+            self.kind,
+            self.name,
+            self.uid,
+            self.created_at,
+            self.spec if spec is None else spec,
+            self.status if status is None else status,
+            self.owner,
+            self.revision if revision is None else revision,
+        )
 
     @property
     def live(self) -> bool:

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from datastore.errors import DatastoreError, Degraded
+from datastore.hand_over import HandOver
 from datastore.journal import Op, Put, Remove, Story
 from datastore.journal_measures import JournalMeasures, Transaction
 from datastore.sqlite_file import (
@@ -42,6 +42,8 @@ BATCH_MAX = 500
 """Records of one transaction; one commit of more goes alone."""
 HISTORY = "history"
 """The `kind` of rows that hold the story of a finished run."""
+LINGER_S = 0.001
+"""How long a commit may wait for others, while each pass of the loop brings some."""
 _DELETE_CHUNK = 500
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
@@ -81,8 +83,8 @@ class SqliteJournal:
         """Open or create the journal at `path`; DatastoreError when it cannot be read."""
         self._path = path
         self.measures = JournalMeasures()
-        self._queue: SimpleQueue[_Commit | None] = SimpleQueue()
-        self._carry: _Commit | None = None
+        self._handed: HandOver[_Commit] = HandOver(LINGER_S)
+        self._taken: deque[_Commit] = deque()
         self._acknowledged: deque[OnDurable] = deque()
         self._thread: threading.Thread | None = None
         self._trouble: str | None = None
@@ -124,6 +126,7 @@ class SqliteJournal:
     def start(self, loop: asyncio.AbstractEventLoop, on_batch: OnBatch) -> None:
         """Begin to write. `on_batch` runs in the writer's thread, `on_durable` on `loop`."""
         self._loop = loop
+        self._handed.bind(loop)
         self._on_batch = on_batch
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
@@ -135,11 +138,11 @@ class SqliteJournal:
 
     def restore(self) -> None:
         """Have a file that was removed written again soon, also when nothing else is written."""
-        self._queue.put(None)
+        self._handed.wake()
 
     def append(self, ops: tuple[Op, ...], on_durable: OnDurable | None = None) -> None:
         """Queue one commit; see `datastore.journal.Journal.append`."""
-        self._queue.put(_Commit(ops, on_durable))
+        self._handed.put(_Commit(ops, on_durable))
 
     def delete_through(self, seq: int) -> None:
         """Let go of the rows up to `seq`, soon and in small pieces. Call it from another thread.
@@ -150,7 +153,7 @@ class SqliteJournal:
         with self._no_checkpoint.caught():
             checkpoint(self._path)
         self._delete_through = max(self._delete_through, seq)
-        self._queue.put(None)
+        self._handed.wake()
 
     def stop(self, give_up_after_s: float = 30.0) -> None:
         """Write everything that was appended and end the thread. Blocks.
@@ -160,7 +163,7 @@ class SqliteJournal:
         """
         if self._thread is not None:
             self._give_up_at = time.monotonic() + give_up_after_s
-            self._queue.put(None)
+            self._handed.flush()
             self._thread.join()
             self._thread = None
         if self._given_up:
@@ -196,34 +199,20 @@ class SqliteJournal:
 
     def _take(self) -> list[_Commit]:
         """Everything that waits, within BATCH_MAX; nothing when only woken or told to stop."""
+        if not self._taken and self._may_wait():
+            self._taken.extend(self._handed.get())
+        while (more := self._handed.get_nowait()) is not None:
+            self._taken.extend(more)
         commits: list[_Commit] = []
         size = 0
-        found = self._carry or self._next()
-        self._carry = None
-        while found is not None:
-            if commits and size + len(found.ops) > BATCH_MAX:
-                self._carry = found
-                break
-            commits.append(found)
-            size += len(found.ops)
-            found = self._waiting()
+        while self._taken and (not commits or size + len(self._taken[0].ops) <= BATCH_MAX):
+            size += len(self._taken[0].ops)
+            commits.append(self._taken.popleft())
         return commits
 
-    def _next(self) -> _Commit | None:
-        """The next commit; None at once if woken, or if there is none while something is to do."""
-        if self._give_up_at is not None or self._deleted_through < self._delete_through:
-            return self._waiting()
-        return self._queue.get()
-
-    def _waiting(self) -> _Commit | None:
-        """A commit that waits already, wake-ups skipped."""
-        while True:
-            try:
-                found = self._queue.get_nowait()
-            except Empty:
-                return None
-            if found is not None:
-                return found
+    def _may_wait(self) -> bool:
+        """Whether there is nothing to do but to wait for commits."""
+        return self._give_up_at is None and self._deleted_through >= self._delete_through
 
     def _write_until_done(self, batch: list[_Commit]) -> bool:
         """Write one transaction, the same one until it is through; False when told to give up."""

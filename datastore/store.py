@@ -12,7 +12,6 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from datastore.desired import DesiredFile
@@ -116,7 +115,7 @@ class Store:
 
     def load(self, record: Record[Any, Any]) -> None:
         """Take a record found on disk, before anything else happens; no journal, no watch."""
-        self._tables[record.kind.folder].put(replace(record, revision=LOADED))
+        self._tables[record.kind.folder].put(record.at(LOADED))
 
     def load_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
         """Take a finished record found on disk as the JSON it was stored as."""
@@ -246,7 +245,7 @@ class Store:
                 raise Conflict(f"{kind.title} '{record.name}' changed since it was read")
             self._refuse_move(record, current)
         self._revision += 1
-        stored = replace(record, revision=self._revision)
+        stored = record.at(self._revision)
         return stored, current is not None and current.spec is record.spec
 
     @staticmethod

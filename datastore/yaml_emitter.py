@@ -30,6 +30,8 @@ _NO_BLOCK = re.compile(
 )
 # Parsers look no further than 1,024 characters for the colon of a key without "? ".
 _SHORT_KEY = 1_000
+_CACHED_MAX = 64
+"""Characters of a text that is remembered in its quoted form."""
 
 
 def emit(document: Mapping[str, Any]) -> str:
@@ -68,11 +70,15 @@ def _emit_mapping(mapping: Mapping[str, Any], indent: str, out: list[str]) -> No
     for key, value in mapping.items():
         if not isinstance(key, str):
             raise TypeError(f"keys must be strings, not {type(key).__name__}")
-        name = _text(key)
+        name = _cached_text(key) if len(key) <= _CACHED_MAX else _one_line(key)
         if len(name) > _SHORT_KEY:
             name = f"? {name}\n{indent}"
-        out.append(f"{lead}{name}:")
-        _emit_value(value, indent, out)
+        if type(value) is str and len(value) <= _CACHED_MAX and "\n" not in value:
+            # Nearly everything in a record.
+            out.append(f"{lead}{name}: {_cached_text(value)}\n")
+        else:
+            out.append(f"{lead}{name}:")
+            _emit_value(value, indent, out)
         lead = indent
 
 
@@ -81,7 +87,7 @@ def _emit_value(value: Any, indent: str, out: list[str]) -> None:
     if isinstance(value, str):
         block = _block(value, indent) if "\n" in value else None
         out.append(f" {block or _text(value)}\n")
-    elif isinstance(value, Mapping) and value:
+    elif _is_mapping(value) and value:
         out.append(f"\n{indent}  ")
         _emit_mapping(value, indent + "  ", out)
     elif isinstance(value, (list, tuple)) and value:
@@ -94,7 +100,7 @@ def _emit_value(value: Any, indent: str, out: list[str]) -> None:
 def _emit_list(items: list[Any] | tuple[Any, ...], indent: str, out: list[str]) -> None:
     lead = ""
     for item in items:
-        if isinstance(item, Mapping) and item:
+        if _is_mapping(item) and item:
             out.append(f"{lead}- ")
             _emit_mapping(item, indent + "  ", out)
         elif isinstance(item, (list, tuple)) and item:
@@ -106,16 +112,21 @@ def _emit_list(items: list[Any] | tuple[Any, ...], indent: str, out: list[str]) 
         lead = indent
 
 
+def _is_mapping(value: Any) -> bool:
+    # The first look spares nearly all the second one, which is slow.
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
+
+
 def _small(value: Any) -> str:
     """Anything that is neither text nor has parts."""
-    if isinstance(value, Mapping):
+    if _is_mapping(value):
         return "{}"
     return "[]" if isinstance(value, (list, tuple)) else emit_scalar(value)
 
 
 def _text(text: str) -> str:
     # Long texts are rarely written twice and would only push the short ones out of the cache.
-    return _cached_text(text) if len(text) <= 64 else _one_line(text)
+    return _cached_text(text) if len(text) <= _CACHED_MAX else _one_line(text)
 
 
 def _one_line(text: str) -> str:

@@ -137,7 +137,7 @@ def test_rescans_of_observed_pause_too(tmp_path: Path) -> None:
 
     assert writer.rescan(pause) == RescanReport()
     assert len(pauses) >= 30
-    assert writer.look_at(sorted(folder.iterdir()), pause) == RescanReport()
+    assert writer.look_at(sorted(map(str, folder.iterdir())), pause) == RescanReport()
     assert len(pauses) >= 90
     shutil.rmtree(folder)
     assert len(writer.rescan(pause).restored) == 30
