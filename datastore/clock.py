@@ -22,8 +22,8 @@ class SystemClock:
 
 def stamp(moment: datetime) -> str:
     """`2026-11-29T16:41:31.123Z`: how every record writes a time (UTC, milliseconds)."""
-    utc = moment.astimezone(UTC).replace(tzinfo=None)
-    return utc.isoformat(timespec="milliseconds") + "Z"
+    utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return utc.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def parse_stamp(text: str) -> datetime:

@@ -43,6 +43,8 @@ class LiveRun:
     written_counts: Counts | None = None
     written_at_s: float = float("-inf")
     failure: str | None = None
+    plans_aside: dict[str, bool] = field(default_factory=dict)
+    """By unit: whether planning its copies may take long and has to leave the loop."""
     failed_early: dict[StepKey, str] = field(default_factory=dict)
     """Units whose copies could not even be named, and why."""
 

@@ -14,7 +14,7 @@ from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun
 from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, plan_step
 from datastore.definitions.model import ModelDefinition, model_from_source
-from datastore.definitions.workflow import Step, Workflow
+from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
 
@@ -83,11 +83,10 @@ class Planner:
             self._context.check_call(planned.call)
             return planned
 
-        named = step.task.model_id_or_name or ""
-        sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
-        layers = (step, job, live.workflow)
-        placement = [[one.target, one.labels, one.platform] for one in layers]
-        if "${{" in named or needs_thread([sources, placement]):
+        unit = f"{job.name}/{step.name}"
+        if unit not in live.plans_aside:
+            live.plans_aside[unit] = _may_take_long(live.workflow, job, step, run)
+        if live.plans_aside[unit]:
             planned: StepPlan = await self._context.offload(plan)
             return planned
         return plan()
@@ -95,6 +94,13 @@ class Planner:
     def _model(self, run: Run, name: str) -> ModelDefinition:
         source = run.spec.models.get(name)
         return model_from_source(source) if source is not None else self._context.find_model(name)
+
+
+def _may_take_long(workflow: Workflow, job: Job, step: Step, run: Run) -> bool:
+    named = step.task.model_id_or_name or ""
+    sources = [step.task.inputs, run.spec.models.get(named), named, step.task.model_name]
+    placement = [[one.target, one.labels, one.platform] for one in (step, job, workflow)]
+    return "${{" in named or needs_thread([sources, placement])
 
 
 def kept_name(unit: Unit) -> str:

@@ -51,6 +51,8 @@ class Runners:
         self._report = report
         self._changed = changed
         self._data_url, self._ca_cert = data_url, ca_cert
+        # Once for all: a look-up there costs as much as starting a task.
+        self._own = dict(os.environ)
         self._executions: dict[str, Execution] = {}
 
     @property
@@ -147,7 +149,7 @@ class Runners:
             call = ShellCall.parse(frame.call)
         except CallError as error:
             return Outcome(ok=False, reason="start_failed", error=str(error))
-        environment = runner_environment(os.environ, frame.environment, call.env)
+        environment = runner_environment(self._own, frame.environment, call.env)
         part = EXECUTION if self._host.traces is None else WORKER
         environment |= trace_environment(environment, frame.dispatch, part)
         environment |= data_environment(self._data_url, frame.credential, self._ca_cert)
