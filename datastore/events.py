@@ -215,16 +215,18 @@ class EventLog:
     def _append_to(self, path: Path, data: bytes) -> bool:
         """All of it or none of it; False if the disk refuses just now."""
         with self._refused.caught():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
+            handle = _opened(path)
+            try:
+                size = os.fstat(handle).st_size
                 try:
                     done = 0
                     while done < len(data):
-                        done += file.write(data[done:])
+                        done += os.write(handle, data[done:])
                 except OSError:
-                    os.ftruncate(file.fileno(), size)
+                    os.ftruncate(handle, size)
                     raise
+            finally:
+                os.close(handle)
             return True
         return False
 
@@ -383,6 +385,16 @@ class EventLog:
         self._lines.flush()
         self._writer.join(timeout=5)
         self._pool.shutdown(wait=False)
+
+
+def _opened(path: Path) -> int:
+    """The log, to append to; its folder is made if that is gone."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
 
 
 async def _within(news: asyncio.Event, seconds: float) -> bool:
