@@ -177,7 +177,7 @@ def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
     if wanted is None:
         near = get_close_matches(target, [worker.name for worker in fleet.workers], n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""
-        return Reason("target_unknown", f"no worker '{target}' ever enrolled{advice}")
+        return Reason("target_unknown", f"no worker '{target}' is known{advice}")
     found = verdict(placement, wanted, fleet)
     if found.state == "disconnected":
         return Reason("target_disconnected", f"worker '{target}' is disconnected {found.detail}")
