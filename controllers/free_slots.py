@@ -6,7 +6,10 @@ its workers on a heap, the freest first. Entries are checked when they come up i
 removed when they grow old, so a change of one worker costs one entry, and a choice the number of
 shapes that fit. Requirements that name their worker need none of this.
 
-It is a look-up, never the truth: what it answers is checked against the records, and `rebuild`
+Each shape counts, too, how its workers stand, so that telling why a requirement waits costs the
+number of shapes, not that of workers.
+
+It is a look-up, never the truth: what it chooses is checked against the records, and `rebuild`
 makes it anew from them.
 """
 
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from controllers.placement import matches
+from controllers.placement import FITS, Crowd, Stand, matches
 from datastore.kinds import Placement, Worker
 
 ShapeKey = tuple[str | None, ...]
@@ -32,17 +35,28 @@ STALE_MOST = 64
 class _Shape:
     sample: Worker
     """A worker that had the shape: what it matches, all of them match."""
-    workers: dict[str, None] = field(default_factory=dict)
+    workers: dict[str, Stand] = field(default_factory=dict)
+    """How each stood when last looked at."""
+    stands: dict[Stand, int] = field(default_factory=dict)
+    """How many of them stand how."""
     heap: list[tuple[int, str]] = field(default_factory=list)
     """(minus free slots, name) of workers that had some when last looked at."""
 
 
 class FreeSlots:
-    """The workers by shape. `find` reads a worker's record, `free` its free slots just now."""
+    """The workers by shape."""
 
-    def __init__(self, find: Callable[[str], Worker | None], free: Callable[[Worker], int]) -> None:
+    def __init__(
+        self,
+        find: Callable[[str], Worker | None],
+        free: Callable[[Worker], int],
+        stand: Callable[[Worker], Stand],
+    ) -> None:
+        """`find` reads a worker's record, `free` its free slots just now; `stand` is asked why one
+        that is live has none."""
         self._find = find
         self._free = free
+        self._stand = stand
         self.generation = 0
         """Other shapes have other generations."""
         self._labels: tuple[str, ...] = ()
@@ -65,7 +79,8 @@ class FreeSlots:
         key = self._key(worker) if worker is not None and worker.live else None
         old = self._shape_of.get(name)
         if old is not None and old != key:
-            del self._shapes[old].workers[name]
+            left = self._shapes[old]
+            _count(left.stands, left.workers.pop(name), -1)
             del self._shape_of[name]
         if worker is None or key is None:
             return
@@ -74,9 +89,26 @@ class FreeSlots:
             shape = self._shapes[key] = _Shape(worker)
             # Which requirements the new shape fits is not known.
             self._fitting.clear()
-        shape.workers[name] = None
         self._shape_of[name] = key
-        self._show(shape, worker)
+        free = self._free(worker)
+        self._note_stand(shape, worker, free)
+        self._show(shape, worker, free)
+
+    def took(self, name: str) -> None:
+        """The worker has a slot less; the heap finds that out by itself."""
+        worker, key = self._find(name), self._shape_of.get(name)
+        if worker is not None and key is not None:
+            self._note_stand(self._shapes[key], worker, self._free(worker))
+
+    def _note_stand(self, shape: _Shape, worker: Worker, free: int) -> None:
+        old = shape.workers.get(worker.name)
+        new = FITS if free > 0 else self._stand(worker)
+        if old == new:
+            return
+        if old is not None:
+            _count(shape.stands, old, -1)
+        _count(shape.stands, new, 1)
+        shape.workers[worker.name] = new
 
     def best(self, requirement: str, placement: Placement) -> Worker | None:
         """The worker with most free slots, then the first by name; None if there is none."""
@@ -88,9 +120,10 @@ class FreeSlots:
                 most, found = top
         return found
 
-    def shapes(self) -> list[tuple[Worker, tuple[str, ...]]]:
-        """One worker of each shape, and the names of all of that shape."""
-        return [(one.sample, tuple(one.workers)) for one in self._shapes.values() if one.workers]
+    def crowds(self) -> list[Crowd]:
+        """The workers that are live, one crowd for each shape."""
+        shapes = [one for one in self._shapes.values() if one.workers]
+        return [Crowd(one.sample, one.stands, len(one.workers)) for one in shapes]
 
     def shape_of(self, name: str) -> ShapeKey | None:
         """Equal for workers that no requirement can tell apart; None for one that is not live."""
@@ -116,8 +149,7 @@ class FreeSlots:
             return None
         return (status.platform, status.arch, *(status.labels.get(one) for one in self._labels))
 
-    def _show(self, shape: _Shape, worker: Worker) -> None:
-        free = self._free(worker)
+    def _show(self, shape: _Shape, worker: Worker, free: int) -> None:
         if free <= 0:
             return
         if len(shape.heap) > 2 * len(shape.workers) + STALE_MOST:
@@ -154,3 +186,12 @@ class FreeSlots:
             if free > 0:
                 heappush(shape.heap, (-free, name))
         return None
+
+
+def _count(counts: dict[Stand, int], stand: Stand, by: int) -> None:
+    """Count, and keep no zeros: details are as many as notes that people write."""
+    count = counts.get(stand, 0) + by
+    if count:
+        counts[stand] = count
+    else:
+        del counts[stand]

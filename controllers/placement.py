@@ -6,9 +6,11 @@ Load is the number of live leases of a worker (a set of dispatch ids), given by 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import islice
 from typing import Literal
 
 from datastore.kinds import LabelRule, NotIn, Placement, Worker, WorkerStatus
@@ -83,48 +85,72 @@ class Verdict:
     detail: str = ""
 
 
+Stand = tuple[State, str]
+"""What stands between a worker and whatever placement it meets, in a word and in detail."""
+
+FITS: Stand = ("fits", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Workers that requirements cannot tell apart: one of them, and how many stand how."""
+
+    sample: Worker
+    stands: Mapping[Stand, int]
+    live: int
+
+
 @dataclass(frozen=True)
 class Fleet:
     """The workers as the scheduler sees them at one moment."""
 
-    workers: tuple[Worker, ...]
-    """Connected ones, and those disconnected that may be told about."""
+    everyone: Callable[[], Iterable[Worker]]
+    """Connected workers, and those disconnected that may be told about."""
     holders: Callable[[str], tuple[str, ...]]
     """Who holds a worker's slots: its live dispatch ids."""
     refused: Callable[[str], bool]
     """Whether the worker refused a dispatch a moment ago."""
     known: int = 0
     """How many workers ever enrolled."""
-    alike: tuple[tuple[Worker, tuple[Worker, ...]], ...] | None = None
-    """The same workers by what requirements can tell apart, with one of each to look at; None
-    where nobody has sorted them."""
+    sorted: Iterable[Crowd] | None = None
+    """The same workers by what requirements can tell apart; None where nobody has sorted them."""
 
-    @property
-    def shapes(self) -> Iterable[tuple[Worker, tuple[Worker, ...]]]:
-        """Workers that one look tells apart from others, if they were sorted."""
-        return ((one, (one,)) for one in self.workers) if self.alike is None else self.alike
+    def crowds(self) -> Iterable[Crowd]:
+        """Everyone, sorted as far as somebody has done it."""
+        return map(self._alone, self.everyone()) if self.sorted is None else self.sorted
+
+    def _alone(self, worker: Worker) -> Crowd:
+        found = stand(worker, len(self.holders(worker.name)), self.refused)
+        return Crowd(worker, {found: 1}, int(worker.live))
+
+
+def stand(worker: Worker, load: int, refused: Callable[[str], bool]) -> Stand:
+    """How a worker with that load stands to placements that it meets."""
+    status = worker.status
+    if status is None:
+        return "elsewhere", "never enrolled"
+    if not worker.live:
+        return "disconnected", f"since {status.disconnected_at or 'long ago'}"
+    if not worker.spec.schedulable:
+        return "cordoned", worker.spec.note or ""
+    if drains(worker):
+        return "draining", worker.spec.note or ""
+    if status.state == "unverified":
+        return "unverified", status.verify_failure or PROBE_RUNS
+    if load >= status.capacity:
+        return "full", ""
+    return ("busy", REFUSES) if refused(worker.name) else FITS
 
 
 def verdict(placement: Placement, worker: Worker, fleet: Fleet) -> Verdict:
     """Why this worker does not take a step with this placement now, or that it fits."""
     name, status = worker.name, worker.status
-    if status is None:
-        return Verdict(name, "elsewhere", "never enrolled")
-    lack = _lack(placement, name, status)
+    lack = None if status is None else _lack(placement, name, status)
     if lack is not None:
         return Verdict(name, "elsewhere", lack)
-    if not worker.live:
-        return Verdict(name, "disconnected", f"since {status.disconnected_at or 'long ago'}")
-    if not worker.spec.schedulable:
-        return Verdict(name, "cordoned", worker.spec.note or "")
-    if drains(worker):
-        return Verdict(name, "draining", worker.spec.note or "")
-    if status.state == "unverified":
-        return Verdict(name, "unverified", status.verify_failure or PROBE_RUNS)
     holders = fleet.holders(name)
-    if len(holders) >= status.capacity:
-        return Verdict(name, "full", ", ".join(sorted(holders)))
-    return Verdict(name, "busy", REFUSES) if fleet.refused(name) else Verdict(name, "fits")
+    state, detail = stand(worker, len(holders), fleet.refused)
+    return Verdict(name, state, ", ".join(sorted(holders)) if state == "full" else detail)
 
 
 @dataclass(frozen=True)
@@ -144,38 +170,47 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
     """
     if placement.target is not None:
         return _explain_target(placement, fleet)
-    connected = sum(worker.live for worker in fleet.workers)
+    crowds = list(fleet.crowds())
+    connected = sum(crowd.live for crowd in crowds)
     if not connected:
         known = f" ({fleet.known} known)" if fleet.known else ""
         return Reason("no_workers", f"no worker is connected{known}")
-    verdicts = [
-        verdict(placement, worker, fleet)
-        for sample, workers in fleet.shapes
-        if matches(placement, sample)
-        for worker in workers
-    ]
-    named = [one for one in verdicts if one.state != "disconnected"]
-    parts = [_part(state, named) for state in _SHOWN]
-    parts += _lacking(placement, fleet)
-    gone = len(verdicts) - len(named)
+    stands: Counter[Stand] = Counter()
+    lacks: Counter[str] = Counter()
+    for crowd in crowds:
+        status = crowd.sample.status
+        if status is None:
+            continue
+        lack = _lack(placement, crowd.sample.name, status)
+        if lack is None:
+            stands.update(crowd.stands)
+        elif crowd.live:
+            lacks[lack] += crowd.live
+    counts = dict.fromkeys(_CODES, 0)
+    for (state, _), count in stands.items():
+        counts[state] += count
+    parts = [_part(state, counts[state], stands) for state in _SHOWN]
+    parts += _lacking(placement, lacks, crowds, fleet)
+    gone = counts["disconnected"]
     parts.append(f"{gone} matching disconnected" if gone else "")
-    counts = {state: sum(one.state == state for one in verdicts) for state in _CODES}
-    fit = sum(one.state == "fits" for one in named)
-    text = f"{fit} of {connected} workers fit: {', '.join(part for part in parts if part)}"
+    text = f"{counts['fits']} of {connected} workers fit: {', '.join(filter(None, parts))}"
     code = next((state for state in _CODES if counts[state]), "no_match")
     return Reason(code, text, {state: count for state, count in counts.items() if count})
 
 
-_CODES = ("fits", "busy", "full", "unverified", "draining", "cordoned", "disconnected")
-_SHOWN = ("fits", "full", "busy", "unverified", "draining", "cordoned")
+_CODES: tuple[State, ...] = (
+    "fits", "busy", "full", "unverified", "draining", "cordoned", "disconnected"
+)  # fmt: skip
+_SHOWN: tuple[State, ...] = ("fits", "full", "busy", "unverified", "draining", "cordoned")
 _NOTED = ("busy", "unverified", "draining", "cordoned")
 
 
 def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
     target = placement.target or ""
-    wanted = next((one for one in fleet.workers if matches(placement, one)), None)
+    workers = list(fleet.everyone())
+    wanted = next((one for one in workers if matches(placement, one)), None)
     if wanted is None:
-        near = get_close_matches(target, [worker.name for worker in fleet.workers], n=1)
+        near = get_close_matches(target, [worker.name for worker in workers], n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""
         return Reason("target_unknown", f"no worker '{target}' is known{advice}")
     found = verdict(placement, wanted, fleet)
@@ -185,12 +220,12 @@ def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
     return Reason(found.state, f"worker '{target}' is {found.state}{detail}", {found.state: 1})
 
 
-def _part(state: str, named: list[Verdict]) -> str:
-    those = [one for one in named if one.state == state]
-    if not those:
+def _part(state: State, count: int, stands: Mapping[Stand, int]) -> str:
+    if not count:
         return ""
-    notes = sorted({one.detail for one in those if one.detail and state in _NOTED})
-    return f"{len(those)} {state}" + (f" ({'; '.join(notes[:SHOWN_MOST])})" if notes else "")
+    noted = state in _NOTED
+    notes = sorted({detail for one, detail in stands if noted and one == state and detail})
+    return f"{count} {state}" + (f" ({'; '.join(notes[:SHOWN_MOST])})" if notes else "")
 
 
 def _lack(placement: Placement, name: str, status: WorkerStatus) -> str | None:
@@ -214,31 +249,25 @@ def _breaks(key: str, rule: LabelRule, value: str | None) -> str:
     return f"lacks {key}={rule if isinstance(rule, str) else ' or '.join(rule)}"
 
 
-def _lacking(placement: Placement, fleet: Fleet) -> list[str]:
+def _lacking(
+    placement: Placement, lacks: Mapping[str, int], crowds: Iterable[Crowd], fleet: Fleet
+) -> list[str]:
     """`2 lack pool=gpu (pool is: cpu, build; did you mean 'cpu'?)`, and those elsewhere."""
-    lacks: dict[str, int] = {}
-    for sample, workers in fleet.shapes:
-        assert sample.status is not None
-        lack = _lack(placement, sample.name, sample.status)
-        here = sum(worker.live for worker in workers)
-        if lack is not None and here:
-            lacks[lack] = lacks.get(lack, 0) + here
     texts = {_breaks(key, rule, None): (key, rule) for key, rule in placement.labels.items()}
     said = []
     for lack, count in sorted(lacks.items()):
         key, rule = texts.get(lack, ("", ""))
-        hint = _label_hint(key, rule, fleet) if key else ""
+        hint = _label_hint(key, rule, crowds, fleet) if key else ""
         plural = lack.replace("has", "have", 1) if count > 1 and lack.startswith("has ") else lack
         said.append(f"{count} {plural.replace('lacks', 'lack', 1)}{hint}")
     return said
 
 
-def _label_hint(key: str, rule: LabelRule, fleet: Fleet) -> str:
-    samples = (one for one, workers in fleet.shapes if any(worker.live for worker in workers))
-    labels = [one.status.labels for one in samples if one.status is not None]
-    values = sorted({one[key] for one in labels if key in one})
+def _label_hint(key: str, rule: LabelRule, crowds: Iterable[Crowd], fleet: Fleet) -> str:
+    samples = (crowd.sample.status for crowd in crowds if crowd.live)
+    values = sorted({one.labels[key] for one in samples if one is not None and key in one.labels})
     if not values:
-        some = [one for one in fleet.workers if one.live][:HINTS_FROM_MOST]
+        some = islice((one for one in fleet.everyone() if one.live), HINTS_FROM_MOST)
         keys = sorted({known for one in some if one.status for known in one.status.labels})
         near = get_close_matches(key, keys, n=1)
         advice = f"; did you mean '{near[0]}'?" if near else ""

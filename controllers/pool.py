@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from controllers.free_slots import FreeSlots, ShapeKey
 from controllers.model_locks import ModelLocks
-from controllers.placement import available, choose, matches, takes_probes
+from controllers.placement import (
+    Crowd,
+    Stand,
+    available,
+    choose,
+    matches,
+    stand,
+    takes_probes,
+)
 from controllers.waiting import Group
 from datastore.kinds import LEASES, WORKERS, PendingSpec, Placement, Worker
 from datastore.store import Store
@@ -45,7 +53,9 @@ class WorkerPool:
         self._locks = locks
         self._paused = paused
         self._refused: dict[str, _Refused] = {}
-        self._slots = FreeSlots(lambda name: store.find(WORKERS, name), self._free_for_steps)
+        self._slots = FreeSlots(
+            lambda name: store.find(WORKERS, name), self._free_for_steps, self._stand
+        )
         self._concerned: dict[ShapeKey, dict[str, None]] = {}
         self._generation = 0
         self._by_target: dict[str, dict[str, None]] = {}
@@ -84,6 +94,9 @@ class WorkerPool:
     def _free_for_steps(self, worker: Worker) -> int:
         return self._free(worker) if available(worker) else 0
 
+    def _stand(self, worker: Worker) -> Stand:
+        return stand(worker, self._load(worker.name), self.refused)
+
     def _load(self, worker: str) -> int:
         """The size of the set of dispatch ids that are live on the worker (seed #3293)."""
         return self._store.count_by(LEASES, "worker", worker)
@@ -92,14 +105,18 @@ class WorkerPool:
         """The worker is new, gone or other than before, or has a slot more."""
         self._slots.changed(worker)
 
+    def took(self, worker: str) -> None:
+        """The worker has a slot less."""
+        self._slots.took(worker)
+
     def look_again(self) -> None:
         """Whatever changed meanwhile, know the workers as they are now."""
         self._slots.rebuild(self._store.live(WORKERS))
 
-    def shapes(self, placement: Placement) -> Iterable[tuple[Worker, tuple[str, ...]]]:
-        """Workers that no requirement, this one included, can tell apart; with one of each."""
+    def crowds(self, placement: Placement) -> list[Crowd]:
+        """The live workers, by what requirements, this one included, can tell apart."""
         self._slots.asks(placement)
-        return self._slots.shapes()
+        return self._slots.crowds()
 
     # -- waking ----------------------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """Why requirements wait: worked out from the records, per requirement, at most once a second.
 
 Ten thousand dispatches of one requirement share one reason, and asking again within the second
-costs nothing; only a held model is a reason of the dispatch. Disconnected workers are looked
-through only while there are few of them.
+costs nothing; only a held model is a reason of the dispatch. Live workers are counted by what
+requirements can tell apart, and never looked through one by one but for people who ask about each.
+Disconnected ones are looked at only while there are few of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from controllers.model_locks import ModelLocks
 from controllers.pauses import paused_text
-from controllers.placement import Fleet, Reason, Verdict, explain, verdict
+from controllers.placement import Crowd, Fleet, Reason, Verdict, explain, verdict
 from controllers.waiting import requirement_key
 from datastore.kinds import LEASES, WORKERS, Pause, PendingSpec, Placement, Worker
 from datastore.kinds.probe import PROBES
@@ -26,7 +27,7 @@ LOOKED_THROUGH_MOST = 200
 
 REMEMBERED_MOST = 1_000
 
-Shapes = Callable[[Placement], Iterable[tuple[Worker, tuple[str, ...]]]]
+Crowds = Callable[[Placement], Iterable[Crowd]]
 
 BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
 """Codes that are told even where the model is held, too."""
@@ -47,15 +48,15 @@ class Reasons:
         refused: Callable[[str], bool],
         paused: Callable[[Placement], Pause | None],
         effective: Callable[[PendingSpec], Placement],
-        shapes: Shapes,
+        crowds: Crowds,
     ) -> None:
         """`effective`: what a dispatch asks for by now, as its group may be bound to a worker;
-        `shapes`: the names of workers that no requirement can tell apart, with one of each."""
+        `crowds`: the live workers, by what a requirement can tell apart."""
         self._store = store
         self._refused = refused
         self._paused = paused
         self._effective = effective
-        self._shapes = shapes
+        self._crowds = crowds
         self._locks = ModelLocks(store)
         self._known: dict[str, _Known] = {}
 
@@ -71,7 +72,7 @@ class Reasons:
         pause = self._paused(placement)
         if pause is not None:
             return Reason("paused", paused_text(pause))
-        reason = explain(placement, self._fleet(placement))
+        reason = explain(placement, self._counted(placement))
         self._known[key] = _Known(reason, now_s)
         return reason
 
@@ -102,28 +103,48 @@ class Reasons:
     def verdicts(self, spec: PendingSpec) -> list[Verdict]:
         """What stands between each worker and this dispatch, by worker name."""
         placement = self._effective(spec)
-        fleet = self._fleet(placement)
-        found = [verdict(placement, worker, fleet) for worker in fleet.workers]
+        fleet = self._fleet(lambda: self._everyone(placement))
+        found = [verdict(placement, worker, fleet) for worker in fleet.everyone()]
         return sorted(found, key=lambda one: one.worker)
 
-    def _fleet(self, placement: Placement) -> Fleet:
+    def _counted(self, placement: Placement) -> Fleet:
+        """The fleet, as far as this requirement needs it, no live worker looked at."""
+        target = placement.target
+        if target is not None:
+            named = self._store.find(WORKERS, target)
+            if named is not None and named.status is not None:
+                return self._fleet(lambda: (named,))
+            return self._fleet(lambda: self._everyone(placement))
+        gone = [Crowd(one, {("disconnected", ""): 1}, 0) for one in self._few_gone()]
+        crowds = (*self._crowds(placement), *gone)
+        return self._fleet(lambda: self._store.live(WORKERS), crowds)
+
+    def _fleet(
+        self, everyone: Callable[[], Iterable[Worker]], crowds: Iterable[Crowd] | None = None
+    ) -> Fleet:
         store = self._store
-        known = store.count(WORKERS)
-        workers: list[Worker] = list(store.live(WORKERS))
-        if known <= LOOKED_THROUGH_MOST:
-            workers += [worker for worker in store.list(WORKERS) if not worker.live]
-        elif placement.target is not None:
-            target = store.find(WORKERS, placement.target)
-            workers += [target] if target is not None and not target.live else []
-        live = {worker.name: worker for worker in workers}
-        shapes = [
-            (sample, tuple(live.pop(name) for name in names if name in live))
-            for sample, names in self._shapes(placement)
-        ]
         return Fleet(
-            workers=tuple(workers),
-            alike=(*shapes, *((one, (one,)) for one in live.values())),
+            everyone=everyone,
             holders=lambda worker: store.names_by(LEASES, "worker", worker),
             refused=self._refused,
-            known=known,
+            known=store.count(WORKERS),
+            sorted=crowds,
         )
+
+    def _everyone(self, placement: Placement) -> list[Worker]:
+        """Live workers, and those disconnected that may be told about."""
+        store = self._store
+        workers = [*store.live(WORKERS), *self._few_gone()]
+        if placement.target is not None and store.count(WORKERS) > LOOKED_THROUGH_MOST:
+            target = store.find(WORKERS, placement.target)
+            workers += [target] if target is not None and not target.live else []
+        return workers
+
+    def _few_gone(self) -> list[Worker]:
+        """The workers that are not live; none of them where they would be too many to look at."""
+        store = self._store
+        if store.count(WORKERS) > LOOKED_THROUGH_MOST:
+            return []
+        names = (name for name in store.names(WORKERS) if store.is_finished(WORKERS, name))
+        found = (store.find(WORKERS, name) for name in names)
+        return [worker for worker in found if worker is not None]

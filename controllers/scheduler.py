@@ -78,7 +78,7 @@ class Scheduler:
         self._pool = WorkerPool(store, self._pauses.holding, self._locks)
         self._room = self.waiting = WaitingRoom(self._turn_of_run, self._pool.added)
         self.reasons = Reasons(
-            store, self._pool.refused, self._pauses.holding, self._pool.effective, self._pool.shapes
+            store, self._pool.refused, self._pauses.holding, self._pool.effective, self._pool.crowds
         )
         self._renewal = Renewal(store, self._room, self.reasons)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
@@ -125,12 +125,16 @@ class Scheduler:
 
     def _lease_changed(self, name: str) -> None:
         lease = self._store.find(LEASES, name)
-        if lease is None or lease.status is None or lease.live:
+        if lease is None or lease.status is None:
+            return
+        if lease.live:
+            self._pool.took(lease.spec.worker)
             return
         self._wake_model(model_key(lease.spec.model_type, lease.spec.model))
         worker = lease.spec.worker
         if lease.status.state == "refused":
             for_s = self._pool.note_refusal(worker)
+            self._pool.changed(worker)
             asyncio.get_running_loop().call_later(for_s, self._wake_for, worker)
         else:
             self._pool.forget_refusal(worker)

@@ -22,7 +22,7 @@ class Fleet:
         self.workers: dict[str, Worker] = {}
         self.load: dict[str, int] = {}
         self.looks = 0
-        self.slots = FreeSlots(self.find, self.free)
+        self.slots = FreeSlots(self.find, self.free, lambda worker: ("full", ""))
 
     def find(self, name: str) -> Worker | None:
         self.looks += 1

@@ -26,7 +26,7 @@ def worker(name: str = "box", *, schedulable: bool = True, **status: Any) -> Wor
 
 def reason(placement: Placement, *workers: Worker, load: int = 0) -> str:
     held = tuple(f"d{i}" for i in range(load))
-    fleet = Fleet(workers, lambda name: held, lambda name: False, known=len(workers))
+    fleet = Fleet(lambda: workers, lambda name: held, lambda name: False, known=len(workers))
     return explain(placement, fleet).code
 
 
@@ -117,7 +117,7 @@ def test_a_value_that_some_worker_has_is_never_suggested_for_itself() -> None:
         worker("w1", schedulable=False, labels={"pool": "b"}),
         worker("w2", labels={"pool": "a"}),
     )
-    fleet = Fleet(workers, lambda name: (), lambda name: False)
+    fleet = Fleet(lambda: workers, lambda name: (), lambda name: False)
     text = explain(Placement(labels={"pool": "b"}), fleet).text
     assert text == "0 of 2 workers fit: 1 cordoned, 1 lack pool=b (pool is: a, b)"
 
@@ -134,7 +134,7 @@ def test_sets_and_negations_are_told_in_plain_words(rule: Any, said: str) -> Non
     """Regression: it said "2 lack pool not in (ci)"."""
     pools = {"w1": "ci", "w2": "ci", "w3": "old"}
     workers = tuple(worker(name, labels={"pool": pool}) for name, pool in pools.items())
-    fleet = Fleet(workers, lambda name: ("d",) * 2, lambda name: False)
+    fleet = Fleet(lambda: workers, lambda name: ("d",) * 2, lambda name: False)
     assert said in explain(Placement.model_validate({"labels": {"pool": rule}}), fleet).text
 
 
@@ -144,7 +144,7 @@ def test_an_unverified_worker_takes_probes_and_no_steps() -> None:
     assert takes_probes(unverified)
     assert reason(Placement(labels={"pool": "gpu"}), unverified) == "unverified"
     assert reason(Placement(target="box"), unverified) == "unverified"
-    fleet = Fleet((worker(state="unverified", verify_failure="no way"),), lambda _: (), bool)
+    fleet = Fleet(lambda: [worker(state="unverified", verify_failure="no way")], lambda _: (), bool)
     assert explain(Placement(), fleet).text == "0 of 1 workers fit: 1 unverified (no way)"
 
 

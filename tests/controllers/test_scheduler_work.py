@@ -142,3 +142,39 @@ async def test_a_worker_that_refuses_again_and_again_is_asked_ever_more_rarely(
     assert known.status is not None
     store.commit([known.with_status(known.status.model_copy(update={"capacity": 2}))])
     assert not scheduler._pool.refused("w"), "a worker that is another by now is asked at once"
+
+
+async def looks_to_queue_one(workers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Workers looked at while a dispatch is queued that only others of the fleet could take."""
+    looks = 0
+
+    def counted(record: Record[Any, Any]) -> bool:
+        nonlocal looks
+        looks += record.kind is WORKERS
+        return record.state in record.kind.live_states
+
+    store = Store(KINDS.values(), Counting())
+    one = worker()
+    for number in range(workers):
+        name = f"w{number}"
+        labels = {"pool": "ab"[number % 2], "host": name}
+        status = one.status.model_copy(update={"labels": labels})
+        store.commit([Record(WORKERS, name, name, AT, one.spec, status)])
+    scheduler = Scheduler(store, SystemClock(), lambda: "uid", grace_s=60.0)
+    for number in range(workers):
+        store.commit([pending(number, Placement(labels={"pool": "a"}))])
+        await scheduler.reconcile(f"r{number}.j.s.1")
+    monkeypatch.setattr(Record, "live", property(counted))
+    store.commit([pending(workers, Placement(labels={"pool": ["a", "c"]}))])
+    await scheduler.reconcile(f"r{workers}.j.s.1")
+    monkeypatch.undo()
+    status = store.get(PENDING, f"r{workers}.j.s.1").status
+    assert status.reason.startswith(f"0 of {workers} workers fit: {workers // 2} full, ")
+    return looks
+
+
+async def test_to_queue_one_looks_at_the_shapes_of_workers_and_not_at_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few = await looks_to_queue_one(10, monkeypatch)
+    assert await looks_to_queue_one(210, monkeypatch) <= few
