@@ -16,11 +16,18 @@ from watchfiles import awatch
 
 
 class FileEvents:
-    """Events of some folders and of all below them, whatever happened to whichever path."""
+    """Events of some folders, whatever happened to whichever path."""
 
-    def __init__(self, folders: Iterable[Path], *, debounce_ms: int, step_ms: int) -> None:
-        """Events are taken once none came for `step_ms`, or the first is `debounce_ms` old."""
+    def __init__(
+        self, folders: Iterable[Path], *, below: bool = True, debounce_ms: int, step_ms: int
+    ) -> None:
+        """Events are taken once none came for `step_ms`, or the first is `debounce_ms` old.
+
+        With `below` those of all folders inside count, too: every file is looked at when `follow`
+        begins, with the interpreter held, as each might be one. Not for 200,000 files.
+        """
         self._folders = tuple(folders)
+        self._below = below
         self._debounce_ms = debounce_ms
         self._step_ms = step_ms
         self._named: dict[str, None] = {}
@@ -31,6 +38,7 @@ class FileEvents:
         async for batch in awatch(
             *self._folders,
             watch_filter=None,
+            recursive=self._below,
             debounce=self._debounce_ms,
             step=self._step_ms,
             stop_event=stop,

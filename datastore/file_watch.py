@@ -103,7 +103,10 @@ class FileWatch:
         observed_folders = [layout.observed(kind) for kind in KINDS]
         self._of_people = FileEvents(people, debounce_ms=_DEBOUNCE_MS, step_ms=_STEP_MS)
         self._of_observed = FileEvents(
-            observed_folders, debounce_ms=_OBSERVED_DEBOUNCE_MS, step_ms=_OBSERVED_STEP_MS
+            observed_folders,
+            below=False,
+            debounce_ms=_OBSERVED_DEBOUNCE_MS,
+            step_ms=_OBSERVED_STEP_MS,
         )
         self._folders = WatchedFolders([*people, *observed_folders])
         self._replaced = asyncio.Event()
