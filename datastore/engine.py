@@ -13,8 +13,9 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ from datastore.definition_index import DefinitionIndex
 from datastore.edit_lines import taken_over_lines
 from datastore.errors import DatastoreError, InvalidFile
 from datastore.files import Stat
-from datastore.index import Index, IndexRow
+from datastore.index import Index, IndexRow, IndexTable
 from datastore.journal import Op, Remove
 from datastore.kinds import KINDS, STARTS_NO_WORK
 from datastore.layout import Layout, create_folders
@@ -41,7 +42,6 @@ from datastore.store import Store
 log = logging.getLogger(__name__)
 
 Vouched = tuple[Record[Any, Any], bool]
-Finished = tuple[Kind[Any, Any], str, bytes]
 
 
 @dataclass(slots=True)
@@ -79,7 +79,8 @@ class OpenedEngine:
         self.definitions = DefinitionIndex(self._index, self.observed.files_lock)
         self._checkpointer = Checkpointer(layout, self.observed, self.journal.delete_through)
         self.records: list[Vouched] = []
-        self.finished: list[Finished] = []
+        self.finished: dict[str, dict[str, bytes]] = {kind.folder: {} for kind in kinds}
+        """Finished records as JSON, by kind, then name."""
         self.report = LoadReport()
 
     @property
@@ -177,9 +178,9 @@ def open_store(layout: Layout) -> tuple[Store, OpenedEngine, LoadReport]:
         store = Store(KINDS.values(), engine.journal)
         for record, _ in engine.records:
             store.load(record)
-        for kind, name, document in engine.finished:
-            store.load_finished(kind, name, document)
-        engine.records, engine.finished = [], []
+        for folder, documents in engine.finished.items():
+            store.load_finished(KINDS[folder], documents)
+        engine.records, engine.finished = [], {}
     finally:
         gc.enable()
     # A full collection over some 100,000 records would stop the loop for half a second.
@@ -208,60 +209,80 @@ class _Opening:
         self._report = engine.report
 
     def run(self) -> None:
-        remove_temps(self._layout.temps)
+        remove_temps(self._layout.temps, os.listdir(self._layout.temps))
         replay = Replay.of(self._engine.journal.rows())
-        rows = self._index_rows()
+        newer: dict[str, set[str]] = {folder: set() for folder in self._kinds}
+        for folder, name in replay.changes:
+            newer.setdefault(folder, set()).add(name)
+        tables = self._index_tables()
         for folder, kind in self._kinds.items():
-            self._open_kind(kind, rows.get(folder, []), replay)
+            self._open_kind(kind, tables.pop(folder, None), newer[folder])
         for key, change in replay.changes.items():
             self._replay(key, change)
         for seq, story in replay.stories:
             self._observed.follow(seq, [story])
+        finished = self._engine.finished.items()
+        self._report.finished = {folder: len(found) for folder, found in finished if found}
         self._report.replayed = len(replay.changes) + len(replay.stories)
         for line in taken_over_lines(self._report.taken_over):
             log.warning("%s", line)
         self._observed.catch_up()
 
-    def _open_kind(self, kind: Kind[Any, Any], rows: list[IndexRow], replay: Replay) -> None:
-        remove_temps(self._layout.observed(kind.folder))
-        there = files.scan(self._layout.observed(kind.folder))
-        for row in rows:
-            found = there.pop(f"{row.name}.yaml", None)
-            self._observed.note(kind.folder, row.name, row.stat)
-            if (kind.folder, row.name) in replay.changes:
-                continue
-            if found != row.stat:
-                self._put_back(kind, row.name)
-            self._take_row(kind, row)
+    def _open_kind(
+        self, kind: Kind[Any, Any], table: IndexTable | None, newer: Collection[str]
+    ) -> None:
+        """Take the records of a kind, but those of which the journal knows something newer."""
+        folder, hidden = self._layout.observed(kind.folder), list[str]()
+        there = files.scan(folder, hidden=hidden)
+        remove_temps(folder, hidden)
+        if table is not None:
+            self._observed.note(kind.folder, table.stats)
+            self._take_table(kind, table, there, newer)
         for file, stat in there.items():
-            if (kind.folder, file.removesuffix(".yaml")) not in replay.changes:
+            if file.removesuffix(".yaml") not in newer:
                 self._take_unknown(kind, file, stat)
 
-    def _index_rows(self) -> dict[str, list[IndexRow]]:
+    def _take_table(
+        self,
+        kind: Kind[Any, Any],
+        table: IndexTable,
+        there: dict[str, Stat],
+        newer: Collection[str],
+    ) -> None:
+        """Take the index's rows, and put back their files where these are others by now.
+
+        What is left in `there` afterwards are the files that the index does not know.
+        """
+        stats = table.stats.items()
+        others = [name for name, stat in stats if there.pop(f"{name}.yaml", None) != stat]
+        for name in others:
+            if name not in newer:
+                self._put_back(kind, name)
+        for name in newer:
+            table.finished.pop(name, None)
+            table.live.pop(name, None)
+        self._engine.finished[kind.folder].update(table.finished)
+        for name, data in table.live.items():
+            try:
+                document = json.loads(data)
+            except ValueError as error:
+                shown = self._shown(kind, f"{name}.yaml")
+                self._report.invalid.append(InvalidFile(shown, f"its row in the index: {error}"))
+            else:
+                self._take_live(kind, name, document)
+
+    def _index_tables(self) -> dict[str, IndexTable]:
         """Every row by kind, read before any is used: a broken index vouches for nothing."""
         try:
-            return {folder: list(self._index.rows(folder)) for folder in self._kinds}
+            return {folder: self._index.table(folder) for folder in self._kinds}
         except sqlite3.Error as error:
             if not is_broken(error):
                 raise DatastoreError(f"the index cannot be read: {error}") from error
             self._index.rebuild(str(error))
             return {}
 
-    def _take_row(self, kind: Kind[Any, Any], row: IndexRow) -> None:
-        if row.finished:
-            self._take_finished(kind, row.name, row.document)
-            return
-        try:
-            document = json.loads(row.document)
-        except ValueError as error:
-            shown = self._shown(kind, f"{row.name}.yaml")
-            self._report.invalid.append(InvalidFile(shown, f"its row in the index: {error}"))
-        else:
-            self._take_live(kind, row.name, document)
-
     def _take_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
-        self._engine.finished.append((kind, name, document))
-        self._report.finished[kind.folder] = self._report.finished.get(kind.folder, 0) + 1
+        self._engine.finished[kind.folder][name] = document
 
     def _take_live(self, kind: Kind[Any, Any], name: str, document: dict[str, Any]) -> None:
         try:

@@ -163,23 +163,41 @@ def sync_file_system(path: str | Path) -> None:
         os.close(handle)
 
 
-def scan(folder: str | Path, pause: Pause = no_pause) -> dict[str, Stat]:
+def scan(
+    folder: str | Path, pause: Pause = no_pause, hidden: list[str] | None = None
+) -> dict[str, Stat]:
     """The YAML files of a folder by file name: regular ones, none that starts with a dot.
 
-    Empty without the folder. A file that goes during the scan is not listed.
+    Empty without the folder. A file that goes during the scan is not listed. `hidden` is told all
+    names that start with a dot.
     """
     found: dict[str, Stat] = {}
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+    hidden = [] if hidden is None else hidden
+    with suppress(FileNotFoundError), _opened(folder) as handle, os.scandir(handle) as entries:
         for entry in entries:
             pause()
-            if not entry.name.endswith(".yaml") or entry.name.startswith("."):
+            name = entry.name
+            if name.startswith("."):
+                hidden.append(name)
+                continue
+            if not name.endswith(".yaml"):
                 continue
             try:
                 if entry.is_file(follow_symlinks=False):
-                    found[entry.name] = _stat(entry.stat(follow_symlinks=False))
+                    found[name] = _stat(entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 continue
     return found
+
+
+@contextmanager
+def _opened(folder: str | Path) -> Iterator[int]:
+    """A folder by its handle: each stat in it is spared the way there."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def ensure_folder(path: str | Path, gitignore: str | None) -> None:

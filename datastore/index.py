@@ -56,6 +56,14 @@ class IndexRow(NamedTuple):
     document: bytes
 
 
+class IndexTable(NamedTuple):
+    """All rows of a kind by name: the stats of the files, and their JSON, apart by what it is."""
+
+    stats: dict[str, Stat]
+    finished: dict[str, bytes]
+    live: dict[str, bytes]
+
+
 class Index:
     """One table per kind, so that reading one kind costs nothing for the others.
 
@@ -80,6 +88,18 @@ class Index:
             f'SELECT {_NAMES} FROM "{kind}"'
         ):
             yield IndexRow(name, Stat(mtime_ns, size, _unsigned(inode)), bool(finished), document)
+
+    def table(self, kind: str) -> IndexTable:
+        """As `rows`, for a start: there may be some 100,000, and all are kept."""
+        stats: dict[str, Stat] = {}
+        finished: dict[str, bytes] = {}
+        live: dict[str, bytes] = {}
+        for name, mtime_ns, size, inode, is_finished, document in self._db.execute(
+            f'SELECT {_NAMES} FROM "{kind}"'
+        ):
+            stats[name] = Stat(mtime_ns, size, inode if inode >= 0 else _unsigned(inode))
+            (finished if is_finished else live)[name] = document
+        return IndexTable(stats, finished, live)
 
     def document(self, kind: str, name: str) -> bytes | None:
         """The content of one file as JSON, None for one that is not known."""

@@ -138,9 +138,9 @@ class ObservedWriter:
         """Whether that stat of that file is the one under which the server wrote it. Cheap."""
         return self._files.is_own(path, stat)
 
-    def note(self, kind: str, name: str, stat: Stat) -> None:
-        """Take a file as the server's own; for those that a start found to be in the index."""
-        self._files.stats[kind][name] = stat
+    def note(self, kind: str, stats: Mapping[str, Stat]) -> None:
+        """Take files, by name, as the server's own: those that a start found in the index."""
+        self._files.stats[kind].update(stats)
 
     def adopt(self, kind: str, row: IndexRow) -> None:
         """Take a file that somebody else wrote as it is."""

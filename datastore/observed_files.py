@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -113,8 +112,11 @@ def data_of(path: str | Path, document: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def remove_temps(folder: Path) -> None:
-    """Remove what a killed process had not yet swapped in. Only with the repository's lock held."""
-    for name in os.listdir(folder):
+def remove_temps(folder: Path, names: Iterable[str]) -> None:
+    """Remove those of the names that a killed process had not yet swapped in.
+
+    Only with the repository's lock held.
+    """
+    for name in names:
         if _TEMP.fullmatch(name):
             files.remove(folder / name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from datastore.desired import DesiredFile
@@ -61,11 +61,18 @@ class _Table:
                 if value is not None:
                     self.live_indexes[index].setdefault(value, {})[name] = None
 
-    def put_bytes(self, name: str, document: bytes) -> None:
-        """A finished record as it was stored, parsed only when read."""
-        self.rows[name] = document
+    def put_bytes(self, documents: Mapping[str, bytes]) -> None:
+        """Finished records as they were stored, parsed only when read."""
+        self.rows.update(documents)
         for index, value_of in self.kind.name_indexes.items():
-            self.name_indexes[index].setdefault(value_of(name), {})[name] = None
+            by_value = self.name_indexes[index]
+            for name in documents:
+                value = value_of(name)
+                names = by_value.get(value)
+                if names is None:
+                    by_value[value] = {name: None}
+                else:
+                    names[name] = None
 
     def remove(self, name: str) -> None:
         self._drop_live(name)
@@ -117,9 +124,9 @@ class Store:
         """Take a record found on disk, before anything else happens; no journal, no watch."""
         self._tables[record.kind.folder].put(record.at(LOADED))
 
-    def load_finished(self, kind: Kind[Any, Any], name: str, document: bytes) -> None:
-        """Take a finished record found on disk as the JSON it was stored as."""
-        self._tables[kind.folder].put_bytes(name, document)
+    def load_finished(self, kind: Kind[Any, Any], documents: Mapping[str, bytes]) -> None:
+        """Take finished records found on disk, by name, as the JSON they were stored as."""
+        self._tables[kind.folder].put_bytes(documents)
 
     # -- reading ---------------------------------------------------------------------------------
 

@@ -70,7 +70,8 @@ def live(engine: OpenedEngine) -> dict[str, bool]:
 
 
 def finished(engine: OpenedEngine) -> dict[str, Any]:
-    return {name: json.loads(document) for _, name, document in engine.finished}
+    found = engine.finished.values()
+    return {name: json.loads(data) for some in found for name, data in some.items()}
 
 
 def shown(layout: Layout, kind: str, name: str) -> dict[str, Any]:

@@ -240,7 +240,9 @@ def test_scan_lists_regular_yaml_files(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").mkdir()
     (tmp_path / "h.yaml").symlink_to(tmp_path / "a.yaml")
 
-    assert files.scan(tmp_path) == stats
+    hidden: list[str] = []
+    assert files.scan(tmp_path, hidden=hidden) == stats
+    assert sorted(hidden) == [".c.yaml", ".f.yaml.swp"]
     assert files.scan(tmp_path / "gone") == {}
     assert files.stat_of(tmp_path / "g.yaml") is None
     assert files.stat_of(tmp_path / "h.yaml") is None

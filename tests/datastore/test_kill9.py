@@ -114,7 +114,11 @@ def _check(layout: Layout, before: State, seed: int, acked: int) -> State:
 def _reopen(layout: Layout, expected: State) -> OpenedEngine:
     engine = open_engine(layout, KINDS.values())
     records = [record for record, vouched in engine.records if vouched]
-    records += [kind.load(json.loads(document)) for kind, _, document in engine.finished]
+    records += [
+        KINDS[folder].load(json.loads(document))
+        for folder, documents in engine.finished.items()
+        for document in documents.values()
+    ]
     assert state_of(records) == expected
     assert not (engine.report.invalid or engine.report.unvouched or engine.report.put_back)
     return engine

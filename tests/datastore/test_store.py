@@ -121,7 +121,7 @@ def test_finished_record_never_changes(store: Store, finished: str) -> None:
 
 
 def test_finished_record_loaded_as_bytes_never_changes_either(store: Store) -> None:
-    store.load_finished(TOKENS, "t", to_json(token("t", state="revoked").document()))
+    store.load_finished(TOKENS, {"t": to_json(token("t", state="revoked").document())})
     with pytest.raises(InvalidTransition, match="EnrollmentToken 't' is revoked"):
         store.commit([store.get(TOKENS, "t").with_spec(revoked=False)])
 
@@ -147,7 +147,7 @@ def test_live_index_follows_changes_and_forgets_the_finished(store: Store) -> No
 
 
 def test_name_index_finds_finished_records_too(store: Store) -> None:
-    store.load_finished(LEASES, "r.j.a.1", to_json(lease("r.j.a.1", state="failed").document()))
+    store.load_finished(LEASES, {"r.j.a.1": to_json(lease("r.j.a.1", state="failed").document())})
     store.commit([lease("r.j.b.1"), lease("other.j.a.1")])
     assert [found.name for found in store.by(LEASES, "run", "r")] == ["r.j.a.1", "r.j.b.1"]
     store.commit(removals=[(LEASES, "r.j.a.1")])
@@ -155,7 +155,7 @@ def test_name_index_finds_finished_records_too(store: Store) -> None:
 
 
 def test_live_and_list_and_count(store: Store) -> None:
-    store.load_finished(RUNS, "r1", to_json(run("r1", state="failed").document()))
+    store.load_finished(RUNS, {"r1": to_json(run("r1", state="failed").document())})
     store.commit([run("r2")])
     assert [found.name for found in store.live(RUNS)] == ["r2"]
     assert [found.name for found in store.list(RUNS)] == ["r1", "r2"]

@@ -129,4 +129,4 @@ def load(store: Store, world: World) -> None:
         if record.live:
             store.load(record.kind.load(json.loads(document)))
         else:
-            store.load_finished(record.kind, record.name, document.encode())
+            store.load_finished(record.kind, {record.name: document.encode()})
