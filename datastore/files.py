@@ -173,7 +173,7 @@ def scan(
     """
     found: dict[str, Stat] = {}
     hidden = [] if hidden is None else hidden
-    with suppress(FileNotFoundError), _opened(folder) as handle, os.scandir(handle) as entries:
+    with suppress(FileNotFoundError), opened(folder) as handle, os.scandir(handle) as entries:
         for entry in entries:
             pause()
             name = entry.name
@@ -191,7 +191,7 @@ def scan(
 
 
 @contextmanager
-def _opened(folder: str | Path) -> Iterator[int]:
+def opened(folder: str | Path) -> Iterator[int]:
     """A folder by its handle: each stat in it is spared the way there."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

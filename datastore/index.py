@@ -130,10 +130,13 @@ class Index:
     def definitions(self) -> Iterator[DefinitionRow]:
         """Every definition."""
         select = f"SELECT * FROM {DEFINITIONS}"
-        for path, mtime_ns, size, inode, digest, meaning, *rest in self._db.execute(select):
+        intern, row = sys.intern, DefinitionRow._make
+        for path, mtime_ns, size, inode, digest, meaning, name, id, document in self._db.execute(
+            select
+        ):
+            stat = Stat(mtime_ns, size, inode if inode >= 0 else _unsigned(inode))
             # The same for almost all, and all rows are kept: one string does for them.
-            stat = Stat(mtime_ns, size, _unsigned(inode))
-            yield DefinitionRow(path, stat, digest, sys.intern(meaning), *rest)
+            yield row((path, stat, digest, intern(meaning), name, id, document))
 
     def update_definitions(
         self, puts: Iterable[DefinitionRow] = (), removals: Iterable[str] = ()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal, cast, overload
 
@@ -28,7 +30,7 @@ from datastore.definitions.model import ModelDefinition
 from datastore.definitions.view import View
 from datastore.definitions.workflow import Workflow
 from datastore.errors import InvalidFile
-from datastore.files import Stat
+from datastore.files import Stat, opened
 from datastore.index import DefinitionRow
 
 FOLDERS: dict[Kind, str] = {"workflow": "workflows", "model": "models"}
@@ -227,32 +229,27 @@ class Catalog:
 
         `problems` is told what cannot be read at all.
         """
-        found: list[tuple[str, os.DirEntry[str]]] = []
-        try:
-            with os.scandir(f"{self._root}/{folder}") as entries:
-                for entry in entries:
-                    pause()
-                    if not entry.name.startswith("."):
-                        found.append((entry.name, entry))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            problems.append(InvalidFile(folder, f"cannot be listed: {error.strerror}"))
-            return
-        found.sort(key=lambda one: one[0])
-        for name, entry in found:
-            pause()
-            path = f"{folder}/{name}"
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if is_folder and name.endswith(".yaml"):
-                problems.append(InvalidFile(path, "is a folder, expected a file"))
-            if is_folder:
-                yield from self._listed(path, problems, pause)
-            elif name.endswith(".yaml"):
-                yield path, _stat_of(entry)
-            elif name.lower().endswith((".yml", ".yaml")):
-                right = Path(name).with_suffix(".yaml")
-                problems.append(InvalidFile(path, f"is not read: its name must be {right}"))
+        with ExitStack() as handles:
+            try:
+                handle = handles.enter_context(opened(f"{self._root}/{folder}"))
+                found = _entries(handle, pause)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            except OSError as error:
+                problems.append(InvalidFile(folder, f"cannot be listed: {error.strerror}"))
+                return
+            for name, entry in found:
+                pause()
+                path = f"{folder}/{name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if name.endswith(".yaml"):
+                        problems.append(InvalidFile(path, "is a folder, expected a file"))
+                    yield from self._listed(path, problems, pause)
+                elif name.endswith(".yaml"):
+                    yield path, _stat_of(entry)
+                elif name.lower().endswith((".yml", ".yaml")):
+                    right = Path(name).with_suffix(".yaml")
+                    problems.append(InvalidFile(path, f"is not read: its name must be {right}"))
 
     def _look_at(self, kind: Kind, paths: Sequence[str], pause: Pause) -> None:
         """Look at files and take over what changed, a few at a time."""
@@ -295,6 +292,19 @@ class Catalog:
 
     def _look(self, kind: Kind, path: str, seen: DefinitionFile | None) -> DefinitionFile | None:
         return look(self._root, path, kind, seen, self._clock)
+
+
+def _entries(handle: int, pause: Pause) -> list[tuple[str, os.DirEntry[str]]]:
+    """What is in a folder, by name, but what starts with a dot; while its handle is open."""
+    found = []
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            pause()
+            name = entry.name
+            if not name.startswith("."):
+                found.append((name, entry))
+    found.sort(key=itemgetter(0))
+    return found
 
 
 def _stat_of(entry: os.DirEntry[str]) -> Stat | None:

@@ -10,9 +10,8 @@ import json
 import os
 import re
 import stat as modes
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import VERSION
 
@@ -31,6 +30,7 @@ Kind = Literal["workflow", "model"]
 Definition = Workflow | ModelDefinition
 
 _RACY_NS = 50_000_000
+_PIECE = 1 << 16
 
 
 def _meaning() -> str:
@@ -53,11 +53,14 @@ class Claim:
 
     __slots__ = ("_kept", "_made", "id", "name")
 
-    def __init__(self, name: str, id: str, made: Definition | DefinitionRow) -> None:
+    def __init__(
+        self, name: str, id: str, made: Definition | None, kept: DefinitionRow | None = None
+    ) -> None:
+        """Either what was made of the file, or what the index kept of it."""
         self.name = name
         self.id = id
-        self._kept = made if isinstance(made, DefinitionRow) else None
-        self._made = None if isinstance(made, DefinitionRow) else made
+        self._made = made
+        self._kept = kept
 
     @property
     def definition(self) -> Definition:
@@ -79,9 +82,11 @@ def _remade(row: DefinitionRow) -> Definition:
         raise InvalidFile(row.path, problem) from error
 
 
-@dataclass(frozen=True, slots=True)
-class DefinitionFile:
-    """A file. `claim` is its last good version, `problem` what is wrong with it now."""
+class DefinitionFile(NamedTuple):
+    """A file. `claim` is its last good version, `problem` what is wrong with it now.
+
+    A tuple, as a start makes very many of them.
+    """
 
     kind: Kind
     stat: Stat | None
@@ -95,7 +100,8 @@ class DefinitionFile:
     @classmethod
     def kept(cls, kind: Kind, row: DefinitionRow) -> DefinitionFile:
         """A file as the index had it."""
-        return cls(kind, row.stat, row.digest, Claim(row.name, row.id, row))
+        claim = Claim(row.name, row.id, None, row)
+        return cls(kind, row.stat, row.digest, claim)
 
     def to_keep(self, path: str) -> DefinitionRow | None:
         """What the index may have of it; None unless its stat and all that it says are good."""
@@ -128,12 +134,13 @@ def look(
     """
     path = f"{root}/{shown_path}"
     try:
-        if seen is not None and seen.stat == stat_in(os.stat(path)):
-            return seen
         looked_at_ns = int(clock.now().timestamp() * 1e9)
-        stat = stat_in(os.stat(path))
-        odd = oddity(path)
-        data = b"" if odd else Path(path).read_bytes()
+        status = os.stat(path)
+        stat = stat_in(status)
+        if seen is not None and seen.stat == stat:
+            return seen
+        odd = _odd(status.st_mode)
+        data = b"" if odd else _read(path, stat.size)
     except (FileNotFoundError, NotADirectoryError):
         odd = oddity(path)
         if odd is None:
@@ -149,7 +156,7 @@ def look(
     trusted = stat if settled else None
     digest = hashlib.sha256(data).digest()
     if seen is not None and seen.digest == digest:
-        return replace(seen, stat=trusted)
+        return seen._replace(stat=trusted)
     return _parsed(data, shown_path, DefinitionFile(kind, trusted, digest), seen)
 
 
@@ -164,9 +171,26 @@ def oddity(path: str | Path) -> str | None:
         return "is a link to what is not there" if os.path.islink(path) else None
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    return _odd(mode)
+
+
+def _odd(mode: int) -> str | None:
     if modes.S_ISDIR(mode):
         return "is a folder, expected a file"
     return None if modes.S_ISREG(mode) else "is no regular file"
+
+
+def _read(path: str, size: int) -> bytes:
+    """What a file holds, by its stat so many bytes. A start reads 100,000 of them."""
+    # Should it be a pipe by now, nobody waits for whoever writes to it.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        data = os.read(handle, size + 1)
+        while more := os.read(handle, _PIECE):
+            data += more
+        return data
+    finally:
+        os.close(handle)
 
 
 def stat_in(status: os.stat_result) -> Stat:
@@ -183,5 +207,5 @@ def _parsed(
     except InvalidFile as problem:
         last_good = seen.claim if seen else None
         text = data.decode(errors="replace")
-        return replace(file, claim=last_good, problem=problem, text=text)
-    return replace(file, claim=Claim(definition.name, definition.id, definition))
+        return file._replace(claim=last_good, problem=problem, text=text)
+    return file._replace(claim=Claim(definition.name, definition.id, definition))

@@ -101,14 +101,15 @@ class View:
     def begin(self, files: Mapping[str, DefinitionFile]) -> None:
         """Take over the very first files, in the order of their paths: as `update`, but faster."""
         clashing: dict[str, DefinitionFile | None] = {}
+        by_name, by_id = self._by_name, self._by_id
         for path, file in files.items():
             claim = file.claim
-            if claim is None or claim.name in self._by_name or claim.id in self._by_id:
+            if claim is None or claim.name in by_name or claim.id in by_id:
                 clashing[path] = file
-                continue
-            self.files[path] = file
-            self._count(path, 1)
-            self._by_name[claim.name] = self._by_id[claim.id] = InForce(path, claim)
+            else:
+                by_name[claim.name] = by_id[claim.id] = InForce(path, claim)
+        self.files = {path: file for path, file in files.items() if path not in clashing}
+        self._folders.update(path.rpartition("/")[0] for path in self.files)
         self.update(clashing)
 
     def update(self, changes: Mapping[str, DefinitionFile | None]) -> None:
