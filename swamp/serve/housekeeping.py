@@ -62,7 +62,8 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Tidy up until cancelled."""
-        self._look_at_all()
+        # What the start has frozen is no garbage, and it is nearly everything.
+        self._look_at_new()
         gc.set_threshold(YOUNG, MIDDLE, NEVER)
         gc.callbacks.append(self._measure)
         try:
@@ -114,8 +115,12 @@ class Housekeeping:
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
-        self._put_away = 0
         gc.unfreeze()
+        self._look_at_new()
+
+    def _look_at_new(self) -> None:
+        """At what is not frozen; then it is, too."""
+        self._put_away = 0
         gc.collect()
         gc.freeze()
         self._kept = gc.get_freeze_count()
