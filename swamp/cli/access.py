@@ -156,3 +156,8 @@ def _row(token: dict[str, Any]) -> tuple[str, ...]:
         token["expiresAt"],
         token.get("note", ""),
     )
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="access")

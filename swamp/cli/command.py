@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -18,6 +18,7 @@ import typer
 
 from swamp.cli.console import Console
 from swamp.cli.hidden_argument import hide
+from swamp.cli.lazy_group import lazy_group
 
 EXIT_CODES = (
     "Exit codes: 0 all is well, 1 it failed (the reason is on stderr), "
@@ -92,12 +93,16 @@ class Help:
         return f"\b\nExamples:\n{lines}\n\n{EXIT_CODES}"
 
 
-def group(help_: str, *, completion: bool = False) -> typer.Typer:
+def group(
+    help_: str, modules: Mapping[str, str] | None = None, *, completion: bool = False
+) -> typer.Typer:
     """A group of commands; without a command it shows its help.
 
+    `modules`: where its commands are declared, if they are loaded when asked for (`lazy_group`).
     `completion` adds the options that install and show the shell's completion.
     """
     app = typer.Typer(
+        cls=None if modules is None else lazy_group(modules),
         help=help_,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

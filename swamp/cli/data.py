@@ -213,3 +213,8 @@ def _print_raw(files: OutputFiles, stored: StoredOutput) -> None:
         while data := file.read(1 << 20):
             sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="data")

@@ -168,3 +168,8 @@ def _list_lines(results: list[dict[str, Any]]) -> list[str]:
     return table(
         _COLUMNS, ((one["name"], one["type"], ", ".join(one["methods"])) for one in results)
     )
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="model")

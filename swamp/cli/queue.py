@@ -124,3 +124,8 @@ def _recorded(layout: Layout) -> list[dict[str, Any]]:
     files = {one.name: tree.current(PAUSES, one.name) for one in tree.scan() if one.kind is PAUSES}
     asked = {name: file for name, file in files.items() if file is not None}
     return pause_list(list(read_records(layout, PAUSES)), asked)
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="queue")

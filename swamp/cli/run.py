@@ -9,6 +9,7 @@ from urllib.parse import quote
 import typer
 
 from datastore.errors import NotFound
+from swamp.cli import prune
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.completion import run_ids
 from swamp.cli.console import Console
@@ -301,3 +302,11 @@ def _step_row(job: str, step: dict[str, Any]) -> tuple[str, ...]:
 
 def _took(view: dict[str, Any]) -> str:
     return show_duration(view["durationMs"] / 1000) if "durationMs" in view else ""
+
+
+prune.declare(app)
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="run")

@@ -165,3 +165,8 @@ def _row(token: dict[str, Any]) -> tuple[str, ...]:
         token["expiresAt"],
         f"{token['bindingCount']}/{token['maxEnrollments']}",
     )
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="token")

@@ -141,3 +141,8 @@ def _asked(vault: str, key: str) -> str:
     except UnicodeDecodeError:
         raise InvalidSecret(f"the value of '{key}' is not text in UTF-8") from None
     return text.removesuffix("\n").removesuffix("\r")
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="vault")

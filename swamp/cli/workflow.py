@@ -260,3 +260,8 @@ def _list_lines(results: list[dict[str, Any]]) -> list[str]:
         for one in results
     )
     return table(_COLUMNS, rows)
+
+
+def declare(parent: typer.Typer) -> None:
+    """Add the group to another one."""
+    parent.add_typer(app, name="workflow")

@@ -14,6 +14,7 @@ import typer
 from datastore.errors import AlreadyExists, NotFound
 from datastore.layout import Layout
 from swamp.cli.app import app
+from swamp.cli.lazy_group import Commands, declared
 
 
 def commands(
@@ -28,6 +29,9 @@ def commands(
 
 EVERY = list(commands())
 LEAVES = [(path, found) for path, found in EVERY if not hasattr(found, "commands")]
+GROUPS = [
+    (path, found) for path, found in EVERY if isinstance(getattr(found, "commands", None), Commands)
+]
 GLOBAL = {"--json", "--quiet", "--verbose", "--no-color", "--repo-dir"}
 
 
@@ -225,6 +229,27 @@ def test_starting_up_loads_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_command_loads_no_module_of_another() -> None:
+    script = (
+        "import sys; from swamp.cli.running import run; run(['worker', 'list', '--help']);"
+        " print(*(name for name in sys.modules if name.startswith('swamp.cli.')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    declaring = {module for _, found in GROUPS for module in found.commands.modules.values()}
+    loaded = {name.removeprefix("swamp.cli.") for name in done.stderr.split()}
+    assert loaded & declaring == {"worker", "worker_list"}
+
+
+def test_the_tables_of_commands_name_all_that_is_declared() -> None:
+    for path, found in GROUPS:
+        table = found.commands.modules
+        for module in table.values():
+            here = {name for name in table if table[name] == module}
+            assert set(declared(module)) == here, " ".join(path)
 
 
 @pytest.mark.parametrize(
