@@ -33,7 +33,8 @@ from datastore.layout import Layout, create_folders
 from datastore.observed import ObservedWriter, RescanReport, Verdict
 from datastore.observed_files import Stored, remove_temps
 from datastore.record import Kind, Record
-from datastore.record_file import parse, read_record
+from datastore.record_document import parse
+from datastore.record_file import read_record
 from datastore.replay import Change, Replay
 from datastore.sqlite_file import is_broken, to_json
 from datastore.sqlite_journal import SqliteJournal

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datastore.errors import NoRepository
-from datastore.files import ensure_folder
-from datastore.kinds import KINDS
 
 MARKER = ".swamp.yaml"
 IGNORE_ALL = "*\n!.gitignore\n"
@@ -124,6 +122,10 @@ def folder_name(workflow: str) -> str:
 
 def create_folders(layout: Layout) -> None:
     """Make every folder of the repository that is missing; existing ones stay as they are."""
+    # Here, as commands that only ask a server need a layout, but no kinds.
+    from datastore.files import ensure_folder
+    from datastore.kinds import KINDS
+
     for folder in (layout.models, layout.workflows, layout.vaults, layout.history):
         folder.mkdir(parents=True, exist_ok=True)
     for folder in (layout.private, layout.events, layout.logs, layout.data, layout.temps):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from datastore.errors import InvalidFile
 from datastore.record import API_VERSION, Kind, Record, is_record_name
+from datastore.record_document import parse
 from datastore.yaml_loader import Document, load
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -32,24 +31,6 @@ def read_record(kind: Kind[Any, Any], path: Path, shown: str) -> Record[Any, Any
             problem = f"metadata.{key} is missing or no text"
             raise InvalidFile(shown, problem, document.position("metadata", key))
     return parse(kind, document.value, shown, document)
-
-
-def parse(
-    kind: Kind[Any, Any], value: dict[str, Any], shown: str, document: Document | None = None
-) -> Record[Any, Any]:
-    """The record of a document, revision 1; InvalidFile if its models refuse it."""
-    try:
-        return kind.load(value, revision=1)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        part = "status" if error.title == kind.status.__name__ else "spec"
-        keys = (part, *first["loc"])
-        problem = f"{'.'.join(map(str, keys))}: {first['msg']}"
-        position = None if document is None else document.position(*keys)
-        raise InvalidFile(shown, problem, position) from None
-    except (KeyError, TypeError) as error:
-        problem = f"is no {kind.title}: {type(error).__name__} {error}"
-        raise InvalidFile(shown, problem) from None
 
 
 def _expect(document: Document, shown: str, expected: str, *keys: str) -> None:

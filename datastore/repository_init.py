@@ -14,34 +14,16 @@ from typing import Any, Literal
 
 from datastore import files
 from datastore.clock import stamp
-from datastore.errors import AlreadyExists, DatastoreError, InvalidFile
+from datastore.errors import AlreadyExists, DatastoreError
 from datastore.layout import Layout, create_folders
+from datastore.marker import marker_text, refuse_newer
 from datastore.record import is_record_name
-from datastore.yaml_emitter import emit, emit_scalar
+from datastore.yaml_emitter import emit
 from datastore.yaml_loader import load
 
-VERSION = 1
 VAULT_TYPES = ("local_encryption",)
 _IGNORED = (b".swamp", b".swamp/", b"/.swamp", b"/.swamp/")
 _SWAP_ATTEMPTS = 5
-_MARKER = """\
-# The folder that holds this file is a swamp repository.
-version: {version}
-initializedAt: {at}
-
-# Settings of `swamp serve` here; options on the command line win. Remove the # to set one.
-# serve:
-#   host: 127.0.0.1
-#   port: 9090
-#   queueTimeout: 10m  # How long a step waits for a worker that fits; 0 waits for ever.
-#   grace: 60s         # How long a worker that lost its connection may take to come back.
-#   outputLimit: 1GiB  # The most that one output of a step may have.
-
-# Records of finished runs that are kept; their stories stay in datastore/history/ for good.
-# retention:
-#   keepRuns: 500
-#   keepFor: 30d       # After a run's end; 0, or nothing, keeps them for ever.
-"""
 _IGNORE_LINES = "# What swamp keeps for itself: journal, keys, data, logs.\n.swamp/\n"
 
 GitignoreAction = Literal["created", "updated", "unchanged"]
@@ -61,25 +43,6 @@ class Initialized:
     gitignore: GitignoreAction
 
 
-def refuse_newer(layout: Layout) -> None:
-    """InvalidFile for a repository that a later swamp made: this one must not touch its records.
-
-    A marker that cannot be read is told by whoever needs the settings in it.
-    """
-    shown = layout.shown(layout.marker)
-    try:
-        document = load(layout.marker.read_bytes(), shown)
-    except (OSError, InvalidFile):
-        return
-    version = document.value.get("version", VERSION)
-    if isinstance(version, int | float) and version > VERSION:
-        known = f"version {version} of a repository is newer than this swamp knows ({VERSION})"
-        raise InvalidFile(shown, f"{known}: upgrade swamp", document.position("version"))
-    if type(version) is not int or version != VERSION:
-        problem = f"version is {version!r}, expected {VERSION}"
-        raise InvalidFile(shown, problem, document.position("version"))
-
-
 def initialize(root: Path, now: datetime) -> Initialized:
     """Make the folder a repository; whatever is missing is added, nothing else is touched.
 
@@ -91,8 +54,7 @@ def initialize(root: Path, now: datetime) -> Initialized:
     create_folders(layout)
     ignore = _ignore(layout.root / ".gitignore")
     # The marker comes last: a half-made folder is no repository yet.
-    text = _MARKER.format(version=VERSION, at=emit_scalar(stamp(now)))
-    is_new = files.write_once(layout.marker, text.encode())
+    is_new = files.write_once(layout.marker, marker_text(now).encode())
     at = stamp(now) if is_new else _initialized_at(layout)
     return Initialized(layout.root, at, is_new, ignore)
 

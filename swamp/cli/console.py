@@ -103,7 +103,7 @@ class Console:
         InvalidFile for one that a later swamp made.
         """
         from datastore.layout import Layout, find_root
-        from datastore.repository_init import refuse_newer
+        from datastore.marker import refuse_newer
 
         if self.repo_dir is not None and not self.repo_dir.is_dir():
             raise NoRepository(f"--repo-dir: {self.repo_dir} is no folder")

@@ -29,7 +29,8 @@ def init(
     ] = None,
 ) -> None:
     from datastore.clock import SystemClock
-    from datastore.repository_init import VERSION, initialize
+    from datastore.marker import VERSION
+    from datastore.repository_init import initialize
 
     made = initialize(path or console.repo_dir or Path.cwd(), SystemClock().now())
     document = {
