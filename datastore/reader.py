@@ -49,21 +49,24 @@ def read_live(layout: Layout, kind: Kind[S, T]) -> tuple[list[Record[S, T]], int
     Of the others, those in the index are not read: there may be some ten thousand.
     """
     replay = Replay.of(_journal_rows(layout, kind.folder))
-    files = _index_files(layout, kind)
+    total = None if replay.changes else _known_total(layout, kind)
     documents = _index_documents(layout, kind, "WHERE NOT finished")
-    for record in _beside(layout, kind, files):
-        documents[record.name] = record.document()
-    files.update(f"{name}.yaml" for name in documents)
-    for (_, name), change in replay.changes.items():
-        merged = change.over(documents.pop(name, None))
-        if merged is not None:
-            documents[name] = merged
-            files.add(f"{name}.yaml")
-        elif change.removed:
-            files.discard(f"{name}.yaml")
+    if total is None:
+        files = _index_files(layout, kind)
+        for record in _beside(layout, kind, files):
+            documents[record.name] = record.document()
+        files.update(f"{name}.yaml" for name in documents)
+        for (_, name), change in replay.changes.items():
+            merged = change.over(documents.pop(name, None))
+            if merged is not None:
+                documents[name] = merged
+                files.add(f"{name}.yaml")
+            elif change.removed:
+                files.discard(f"{name}.yaml")
+        total = len(files)
     records = (_from_document(kind, name, documents[name]) for name in sorted(documents))
     live = [record for record in records if record is not None and record.live]
-    return live, len(files) - len(live)
+    return live, total - len(live)
 
 
 def read_story(layout: Layout, run: str) -> str | None:
@@ -96,6 +99,21 @@ def _query(path: Path, query: str, parameters: tuple[Any, ...] = ()) -> list[tup
         if path.exists():
             log.warning("%s is passed over: %s", path, error)
         return []
+
+
+def _known_total(layout: Layout, kind: Kind[Any, Any]) -> int | None:
+    """How many files of the kind there are, if the index knows all of them; None if it may not.
+
+    A folder that has not changed since the index was last written has no file that is new.
+    """
+    try:
+        changed_ns = layout.observed(kind.folder).stat().st_mtime_ns
+        if changed_ns >= layout.index.stat().st_mtime_ns:
+            return None
+    except OSError:
+        return None
+    rows = _query(layout.index, f'SELECT count(*) FROM "{kind.folder}"')
+    return rows[0][0] if rows else None
 
 
 def _index_files(layout: Layout, kind: Kind[Any, Any]) -> set[str]:

@@ -7,6 +7,7 @@ parameter is the `Console`; the options come after it.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import sys
 from collections.abc import Callable, Mapping
@@ -126,6 +127,7 @@ def command(app: typer.Typer, name: str, help_: Help) -> Callable[[Callable[...,
                 hide(console.token or "")
             if console.verbose:
                 _log_more()
+            gc.enable()
             function(console, **values)
 
         _sign(run, _options_of(function))

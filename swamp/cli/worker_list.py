@@ -42,12 +42,14 @@ def _recorded_workers(console: Console, show_all: bool) -> dict[str, Any]:
     from datastore.reader import read_live, read_records
     from swamp.views import worker_list
 
-    layout = console.layout()
-    leases, _ = read_live(layout, LEASES)
+    layout, others = console.layout(), 0
     if show_all:
-        return worker_list(read_records(layout, WORKERS), leases, show_all)
-    workers, others = read_live(layout, WORKERS)
-    return worker_list(workers, leases, left_out=others)
+        workers = read_records(layout, WORKERS)
+    else:
+        workers, others = read_live(layout, WORKERS)
+    # Leases are shown at their workers, so where no worker is shown nobody has to look for them.
+    leases = read_live(layout, LEASES)[0] if workers else []
+    return worker_list(workers, leases, show_all, left_out=others)
 
 
 def _worker_lines(document: dict[str, Any]) -> list[str]:

@@ -99,6 +99,25 @@ async def test_the_live_ones_alone_are_those_among_all(
         await asyncio.to_thread(engine.close)
 
 
+async def test_a_folder_older_than_the_index_is_not_listed(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stopped(layout)
+    for kind in (RUNS, WORKERS):
+        os.utime(layout.observed(kind.folder), ns=(0, 0))
+    monkeypatch.setattr(os, "listdir", lambda _: 1 / 0)
+    live, others = read_live(layout, WORKERS)
+    assert ([record.name for record in live], others) == (["a", "b"], 0)
+    assert read_live(layout, RUNS) == ([], 1)
+
+
+async def test_a_file_put_there_after_the_server_stopped_is_found(layout: Layout) -> None:
+    await stopped(layout)
+    layout.record_file("workers", "c").write_text(emit(worker("c").document()))
+    live, others = read_live(layout, WORKERS)
+    assert ([record.name for record in live], others) == (["a", "b", "c"], 0)
+
+
 async def test_broken_journal_and_index_are_passed_over_with_a_word(
     layout: Layout, caplog: pytest.LogCaptureFixture
 ) -> None:
