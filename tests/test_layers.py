@@ -192,4 +192,7 @@ def test_the_guard_of_a_worker_loads_no_library() -> None:
 def test_a_worker_starts_without_what_only_a_server_needs() -> None:
     code = "import sys, swamp.worker.connect; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"yaml", "watchfiles", "sqlite3", "datastore.store"} & set(run.stdout.split())
+    loaded = set(run.stdout.split())
+    server = {"yaml", "watchfiles", "sqlite3", "aiohttp.web", "controllers", "datastore.store"}
+    kinds = {f"datastore.kinds.{name}" for name in ("access", "every", "fleet", "pause", "run")}
+    assert not (server | kinds) & loaded

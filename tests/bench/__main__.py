@@ -47,6 +47,8 @@ def main() -> int:
     unknown = [name for name in chosen if name not in MODULES]
     if unknown:
         parser.error(f"no {', '.join(unknown)}; there are {', '.join(MODULES)}")
+    # As installed: compiled modules lie beside the sources, as those of the floors' libraries do.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     bench = Bench(quick=given.quick, say=lambda line: print(line, file=sys.stderr, flush=True))
     machine = report.machine()
     if report.NO_JOURNAL in machine["fileSystem"]:
