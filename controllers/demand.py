@@ -18,7 +18,7 @@ from controllers.reasons import BEFORE_THE_MODEL, Reasons
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
 from datastore.kinds import LEASES, PENDING, WORKERS, PendingSpec, Placement
-from datastore.kinds.dispatch import is_probe
+from datastore.kinds.dispatch_name import is_probe
 from datastore.store import Store
 
 _BLOCKED = frozenset({"cordoned", "draining", "model_held", "paused", "target_disconnected"})

@@ -37,7 +37,7 @@ from datastore.kinds import (
     WorkerSpec,
     WorkerStatus,
 )
-from datastore.kinds.dispatch import is_probe
+from datastore.kinds.dispatch_name import is_probe
 from datastore.record import Record
 from datastore.store import Store
 

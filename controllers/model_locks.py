@@ -8,7 +8,7 @@ long as they do. Who decides by `full` commits in the same `def`: nobody else ge
 from __future__ import annotations
 
 from datastore.kinds import LEASES, STEPS, Call
-from datastore.kinds.dispatch import run_of
+from datastore.kinds.dispatch_name import run_of
 from datastore.store import Store
 
 SHOWN_MOST = 3

@@ -37,7 +37,7 @@ from datastore.kinds import (
     PendingStatus,
     Worker,
 )
-from datastore.kinds.dispatch import model_key
+from datastore.kinds.call import model_key
 from datastore.record import Record
 from datastore.store import Store
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from datastore.kinds import Pending, Placement
-from datastore.kinds.dispatch import is_probe
+from datastore.kinds.dispatch_name import is_probe
 
 MORE_URGENT_EVERY_S = 300.0
 

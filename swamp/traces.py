@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from datastore.kinds.dispatch import is_probe, run_of
+from datastore.kinds.dispatch_name import is_probe, run_of
 from swamp import __version__
 
 if TYPE_CHECKING:

@@ -194,5 +194,5 @@ def test_a_worker_starts_without_what_only_a_server_needs() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
     server = {"yaml", "watchfiles", "sqlite3", "aiohttp.web", "controllers", "datastore.store"}
-    kinds = {f"datastore.kinds.{name}" for name in ("access", "every", "fleet", "pause", "run")}
+    kinds = {f"datastore.kinds.{name}" for name in ("dispatch", "every", "fleet")}
     assert not (server | kinds) & loaded

@@ -43,7 +43,7 @@ from datastore.kinds import (
     RunSpec,
     RunStatus,
 )
-from datastore.kinds.dispatch import run_of
+from datastore.kinds.dispatch_name import run_of
 from datastore.record import Record
 from datastore.store import Store
 

@@ -1,7 +1,7 @@
 """The kinds of the fleet, each with its models and its table of moves: all is to be had from here.
 
 A module is loaded when somebody asks for one of its names. Making models takes time, and a worker
-needs those of a dispatch alone, a command that lists one kind those of that kind.
+needs those of a call alone, a command that lists one kind those of that kind.
 
 Definitions and workflows are not records: people own them, see `datastore/definitions`.
 """
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
         AccessStatus,
         Role,
     )
+    from datastore.kinds.call import Call, Outcome
     from datastore.kinds.dispatch import (
         LEASES,
         PENDING,
-        Call,
         LabelRule,
         Lease,
         LeaseSpec,
         LeaseStatus,
         NotIn,
-        Outcome,
         Pending,
         PendingSpec,
         PendingStatus,
@@ -118,8 +117,9 @@ __all__ = [
 
 _DEFINED_IN = {
     "access": "ACCESS Access AccessSpec AccessStatus Role",
+    "call": "Call Outcome",
     "dispatch": (
-        "LEASES PENDING Call LabelRule Lease LeaseSpec LeaseStatus NotIn Outcome"
+        "LEASES PENDING LabelRule Lease LeaseSpec LeaseStatus NotIn"
         " Pending PendingSpec PendingStatus Placement"
     ),
     "every": "KINDS STARTS_NO_WORK",

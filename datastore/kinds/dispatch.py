@@ -1,16 +1,17 @@
 """A pending dispatch (a step's wait for a worker) and the lease that answers it.
 
-Both have the same name, the *dispatch id* `<run>.<job>.<step>.<episode>`: one episode of waiting
-can have one lease at most, and whoever sees either name knows the other.
+Both have the same name, the *dispatch id*: one episode of waiting can have one lease at most, and
+whoever sees either name knows the other.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from datastore.kinds.probe import PROBES
+from datastore.kinds.call import Call, Outcome, model_key
+from datastore.kinds.dispatch_name import run_of
 from datastore.record import Kind, Model, Record
 
 
@@ -30,42 +31,6 @@ class Placement(Model):
     target: str | None = None
     labels: dict[str, LabelRule] = Field(default_factory=dict)
     platform: str | None = None
-
-
-class Call(Model):
-    """What to execute: a method of a model with its arguments, expressions resolved."""
-
-    model_type: str
-    model: str
-    method: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def model_key(self) -> str:
-        """What the lock of the model goes by."""
-        return model_key(self.model_type, self.model)
-
-
-def model_key(model_type: str, name: str) -> str:
-    """One text per model: `<type>/<name>`."""
-    return f"{model_type}/{name}"
-
-
-class Outcome(Model):
-    """How an execution ended. `reason` tells apart what an exit code cannot.
-
-    Reasons: `completed`, `failed` (exit code not 0), `signalled`, `timed_out` (the step's own
-    timeout), `not_found` and `start_failed` (nothing ran), `cancelled`, `worker_lost`.
-    """
-
-    ok: bool
-    reason: str
-    exit_code: int | None = None
-    signal: int | None = None
-    duration_ms: int = 0
-    stdout: str = ""
-    stderr: str = ""
-    error: str | None = None
 
 
 class PendingSpec(Model):
@@ -148,16 +113,6 @@ class LeaseStatus(Model):
 
 Pending = Record[PendingSpec, PendingStatus]
 Lease = Record[LeaseSpec, LeaseStatus]
-
-
-def is_probe(name: str) -> bool:
-    """Whether a dispatch shows that its worker works, instead of being a step's."""
-    return run_of(name) == PROBES
-
-
-def run_of(name: str) -> str:
-    """The run that a step, pending dispatch or lease belongs to, from its name alone."""
-    return name.partition(".")[0]
 
 
 _ENDS = frozenset({"dispatched", "timed_out", "cancelled", "orphaned"})

@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from datastore.kinds.dispatch import Call, Outcome, Placement, run_of
+from datastore.kinds.call import Call, Outcome
+from datastore.kinds.dispatch import Placement
+from datastore.kinds.dispatch_name import run_of
 from datastore.record import Kind, Model, Record
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -157,10 +158,13 @@ class WorkerStopped(SwampError):
 
 
 def _work(console: Console, options: WorkerOptions) -> None:
+    # As in `main`: what is loaded stays, and half of a worker is loaded only here.
+    gc.disable()
     import asyncio
 
     from swamp.worker.connect import run_worker
 
+    gc.enable()
     stopped = ["the worker stopped"]
 
     def report(event: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 
 from datastore.journal_measures import JournalMeasures
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Lease, Worker
-from datastore.kinds.dispatch import is_probe
+from datastore.kinds.dispatch_name import is_probe
 from datastore.meter import About, Counter, Histogram, Instrument
 from datastore.store import Store
 from swamp.protocol import FromWorker, ResultFrame

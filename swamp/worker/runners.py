@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from datastore.kinds import Outcome
-from datastore.kinds.dispatch import is_probe
+from datastore.kinds.dispatch_name import is_probe
 from swamp.execute.calls import CallError, ShellCall
 from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order

@@ -13,7 +13,7 @@ from typing import Any
 from controllers.pauses import holds
 from controllers.placement import available, matches
 from datastore.kinds import LEASES, PAUSES, PENDING, RUNS, STEPS, WORKERS, Counts
-from datastore.kinds.dispatch import is_probe, run_of
+from datastore.kinds.dispatch_name import is_probe, run_of
 from datastore.kinds.probe import PROBES
 from datastore.store import Store
 from sim.models import MODELS
