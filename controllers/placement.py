@@ -26,6 +26,9 @@ REFUSES = "it refuses what it is offered, and is asked again at most every 30 s"
 HINTS_FROM_MOST = 1_000
 """Workers whose labels are gone through for one that was perhaps meant."""
 
+COMPARED_MOST = 200
+"""Names that one which is not there is compared with."""
+
 SHOWN_MOST = 6
 """Values or names listed in one reason."""
 
@@ -210,8 +213,7 @@ def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
     workers = list(fleet.everyone())
     wanted = next((one for one in workers if matches(placement, one)), None)
     if wanted is None:
-        near = get_close_matches(target, [worker.name for worker in workers], n=1)
-        advice = f"; did you mean '{near[0]}'?" if near else ""
+        advice = _advice(target, [worker.name for worker in workers])
         return Reason("target_unknown", f"no worker '{target}' is known{advice}")
     found = verdict(placement, wanted, fleet)
     if found.state == "disconnected":
@@ -269,12 +271,24 @@ def _label_hint(key: str, rule: LabelRule, crowds: Iterable[Crowd], fleet: Fleet
     if not values:
         some = islice((one for one in fleet.everyone() if one.live), HINTS_FROM_MOST)
         keys = sorted({known for one in some if one.status for known in one.status.labels})
-        near = get_close_matches(key, keys, n=1)
-        advice = f"; did you mean '{near[0]}'?" if near else ""
+        advice = _advice(key, keys)
         return f" (no worker has a label '{key}'{advice})"
     # Where somebody has the value, it is no misspelling: that worker has a reason of its own.
     misspelt = isinstance(rule, str) and rule not in values
-    near = get_close_matches(str(rule), values, n=1) if misspelt else []
-    advice = f"; did you mean '{near[0]}'?" if near else ""
+    advice = _advice(str(rule), values) if misspelt else ""
     more = f" and {len(values) - SHOWN_MOST} more" if len(values) > SHOWN_MOST else ""
     return f" ({key} is: {', '.join(values[:SHOWN_MOST])}{more}{advice})"
+
+
+def _advice(word: str, known: list[str]) -> str:
+    """`; did you mean 'x'?`, if there is something like it.
+
+    To compare with 5,000 names takes 50 ms, in which nothing else would happen: of very many only
+    those are, that are about as long, and rather those that begin or end as the word does.
+    """
+    if len(known) > COMPARED_MOST:
+        begin, end = word[:2], word[-2:]
+        known = [one for one in known if abs(len(one) - len(word)) < 4]
+        known.sort(key=lambda one: -one.startswith(begin) - one.endswith(end))
+    near = get_close_matches(word, known[:COMPARED_MOST], n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any
 
 import pytest
 
+from controllers import placement
 from controllers.placement import Fleet, available, choose, explain, matches, takes_probes
 from datastore.definitions.placement import PlacementTemplate
 from datastore.kinds import WORKERS, Placement, Worker, WorkerSpec, WorkerStatus
@@ -152,3 +155,23 @@ def test_cordoned_workers_take_probes_and_draining_or_absent_ones_do_not() -> No
     assert takes_probes(worker(schedulable=False))
     assert not takes_probes(worker(draining=True))
     assert not takes_probes(worker(state="disconnected"))
+
+
+def test_a_name_that_was_meant_is_found_among_very_many_by_comparing_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: among 5,000 workers a misspelt target stopped everything for 50 ms."""
+    compared = []
+
+    def counted(word: str, known: list[str], n: int) -> list[str]:
+        compared.append(len(known))
+        return get_close_matches(word, known, n=n)
+
+    monkeypatch.setattr(placement, "get_close_matches", counted)
+    one = worker()
+    workers = [replace(one, name=f"worker-{number:05}") for number in range(2_000)]
+    workers += [replace(one, name=f"gpu-box-{number:05}") for number in range(2_000)]
+    fleet = Fleet(lambda: workers, lambda name: (), lambda name: False)
+    text = explain(Placement(target="wrker-00017"), fleet).text
+    assert text == "no worker 'wrker-00017' ever enrolled; did you mean 'worker-00017'?"
+    assert compared == [placement.COMPARED_MOST]
