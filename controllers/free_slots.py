@@ -125,6 +125,10 @@ class FreeSlots:
         shapes = [one for one in self._shapes.values() if one.workers]
         return [Crowd(one.sample, one.stands, len(one.workers)) for one in shapes]
 
+    def shapes(self) -> int:
+        """How many shapes were seen; some may have no worker any more."""
+        return len(self._shapes)
+
     def shape_of(self, name: str) -> ShapeKey | None:
         """Equal for workers that no requirement can tell apart; None for one that is not live."""
         return self._shape_of.get(name)

@@ -118,6 +118,10 @@ class WorkerPool:
         self._slots.asks(placement)
         return self._slots.crowds()
 
+    def shapes(self) -> int:
+        """How many crowds there are."""
+        return self._slots.shapes()
+
     # -- waking ----------------------------------------------------------------------------------
 
     def concerned(self, name: str, groups: Mapping[str, Group]) -> list[str]:

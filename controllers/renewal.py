@@ -5,12 +5,13 @@ The queue that people see is always current; a record follows when its reason ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from controllers.controller import Wait
 from controllers.reasons import Reasons
 from controllers.waiting import WaitingRoom
-from datastore.kinds import PENDING, WORKERS
+from datastore.kinds import PENDING
 from datastore.store import Store
 
 RENEW_EVERY_S = 1.0
@@ -19,15 +20,19 @@ RENEWED_MOST = 20
 """Requirements, and dispatches of each, whose reasons are renewed at once: those at the front. Ten
 thousand records are not rewritten because one worker came."""
 
-VERDICTS_AT_ONCE = 20_000
-"""Workers, times requirements, that are looked at before others get their turn."""
+LOOKS_AT_ONCE = 20_000
+"""Shapes of workers, times requirements, that are looked at before others get their turn."""
 
 
 class Renewal:
     """Reads what waits, and writes the reason in its status."""
 
-    def __init__(self, store: Store, room: WaitingRoom, reasons: Reasons) -> None:
+    def __init__(
+        self, store: Store, room: WaitingRoom, reasons: Reasons, shapes: Callable[[], int]
+    ) -> None:
+        """`shapes`: how many there are, of workers; each is looked at for one reason."""
         self._store = store
+        self._shapes = shapes
         self._room = room
         self._reasons = reasons
         self._left: dict[str, None] = {}
@@ -36,8 +41,7 @@ class Renewal:
         """Renew some requirements, those that were renewed longest ago first."""
         if not self._left:
             self._left = dict.fromkeys(self._room.groups)
-        workers = self._store.live_count(WORKERS)
-        at_once = max(1, min(RENEWED_MOST, VERDICTS_AT_ONCE // (1 + workers)))
+        at_once = max(1, min(RENEWED_MOST, LOOKS_AT_ONCE // (1 + self._shapes())))
         for key in list(islice(self._left, at_once)):
             del self._left[key]
             for name in self._room.first(key, RENEWED_MOST):

@@ -80,7 +80,7 @@ class Scheduler:
         self.reasons = Reasons(
             store, self._pool.refused, self._pauses.holding, self._pool.effective, self._pool.crowds
         )
-        self._renewal = Renewal(store, self._room, self.reasons)
+        self._renewal = Renewal(store, self._room, self.reasons, self._pool.shapes)
         store.watch(PAUSES, lambda name: self.queue.add(PAUSE + name))
         store.watch(PENDING, self.queue.add)
         store.watch(RUNS, self._run_changed)

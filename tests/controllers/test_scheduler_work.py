@@ -12,6 +12,7 @@ import pytest
 import controllers.free_slots
 import controllers.placement
 import controllers.pool
+import controllers.renewal
 from controllers.scheduler import Scheduler
 from datastore.clock import SystemClock
 from datastore.journal import Op
@@ -178,3 +179,24 @@ async def test_to_queue_one_looks_at_the_shapes_of_workers_and_not_at_each(
 ) -> None:
     few = await looks_to_queue_one(10, monkeypatch)
     assert await looks_to_queue_one(210, monkeypatch) <= few
+
+
+async def test_many_workers_of_few_shapes_do_not_slow_down_the_renewal_of_reasons(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+    monkeypatch.setattr(controllers.renewal, "LOOKS_AT_ONCE", 30)
+    store = Store(KINDS.values(), Counting())
+    scheduler = Scheduler(store, SystemClock(), lambda: "uid", grace_s=60.0)
+    for number in range(10):
+        store.commit([pending(number, Placement(labels={"pool": f"none-{number}"}))])
+        await scheduler.reconcile(f"r{number}.j.s.1")
+    one = worker()
+    for number in range(50):
+        store.commit([Record(WORKERS, f"w{number}", f"w{number}", AT, one.spec, one.status)])
+    now_s[0] += 5.0
+    await scheduler.reconcile("renew")
+    reasons = [waiting.status.reason for waiting in store.live(PENDING) if waiting.status]
+    assert len(reasons) == 10
+    assert all(reason and reason.startswith("0 of 50 workers fit") for reason in reasons)
