@@ -10,7 +10,6 @@ not redeemed first (promise 6).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -36,6 +35,7 @@ from datastore.kinds import (
     Worker,
     WorkerSpec,
     WorkerStatus,
+    machine_name,
 )
 from datastore.kinds.dispatch_name import is_probe
 from datastore.record import Record
@@ -78,7 +78,7 @@ def worker_name(token: Token, machine: str) -> str:
     """A single token's worker has its name; a fleet token names each machine, stably."""
     if token.spec.max_enrollments == 1:
         return token.name
-    return f"{token.name}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}"
+    return machine_name(token.name, machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,10 @@ class EnrollmentController:
     def expected_name(self, hello: Hello) -> str:
         """The name that the worker would enroll under; EnrollmentRefused as for `enroll`."""
         return self._allowed(self.redeem(hello), hello)
+
+    def has_met(self, hello: Hello) -> bool:
+        """Whether the worker has a record already; EnrollmentRefused as for `enroll`."""
+        return self._store.find(WORKERS, self.expected_name(hello)) is not None
 
     def enroll(self, hello: Hello) -> Worker:
         """Redeem the token, then bind or renew the worker's record: one commit, in one `def`."""

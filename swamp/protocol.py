@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from datastore.errors import SwampError
-from datastore.kinds import Call, Outcome
+from datastore.kinds import Call, Outcome, machine_name
 from datastore.record import Model
 
 PROTOCOL_VERSION = 2
@@ -34,6 +34,9 @@ DATA_PATH = "/api/v1/data"
 
 DEATH_PATH = "/api/v1/workers/{name}/death"
 """Where a worker's guard tells that the worker's process has died."""
+
+WORKER_HEADER = "Swamp-Worker"
+"""Of a worker that dials: see `calling_card`."""
 
 DATA_URL_VARIABLE = "SWAMP_DATA_URL"
 DATA_TOKEN_VARIABLE = "SWAMP_DATA_TOKEN"
@@ -246,6 +249,15 @@ _TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(Annotated[ToWorker, Field(discri
 def encode(frame: FromWorker | ToWorker) -> str:
     """The frame as JSON text."""
     return frame.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def calling_card(token: str, machine: str) -> dict[str, str]:
+    """The headers with which a worker dials: the names that it may have at the orchestrator.
+
+    Known workers go before new ones by it. Nothing else depends on it.
+    """
+    name = token.partition(".")[0]
+    return {WORKER_HEADER: f"{name}, {machine_name(name, machine)}"}
 
 
 def from_worker(text: str | bytes) -> FromWorker:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Worker,
         WorkerSpec,
         WorkerStatus,
+        machine_name,
     )
     from datastore.kinds.pause import (
         PAUSES,
@@ -97,6 +98,7 @@ __all__ = [
     "Worker",
     "WorkerSpec",
     "WorkerStatus",
+    "machine_name",
     "PAUSES",
     "Pause",
     "PauseSpec",
@@ -123,7 +125,9 @@ _DEFINED_IN = {
         " Pending PendingSpec PendingStatus Placement"
     ),
     "every": "KINDS STARTS_NO_WORK",
-    "fleet": "TOKENS WORKERS Token TokenSpec TokenStatus Worker WorkerSpec WorkerStatus",
+    "fleet": (
+        "TOKENS WORKERS Token TokenSpec TokenStatus Worker WorkerSpec WorkerStatus machine_name"
+    ),
     "pause": "PAUSES Pause PauseSpec PauseStatus",
     "run": (
         "RUNS STEPS Counts KeptCopies KeptCopy Run RunSpec RunStatus Step"

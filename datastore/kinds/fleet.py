@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal
 
 from pydantic import Field
@@ -9,6 +10,11 @@ from pydantic import Field
 from datastore.record import Kind, Model, Record
 
 Labels = dict[str, str]
+
+
+def machine_name(token: str, machine: str) -> str:
+    """What a fleet token calls a machine: always the same."""
+    return f"{token}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}"
 
 
 class WorkerSpec(Model):

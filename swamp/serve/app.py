@@ -10,10 +10,12 @@ import os
 import signal
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 
 from aiohttp import web
 
+from datastore.kinds import WORKERS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp import __version__
@@ -22,17 +24,13 @@ from swamp.serve.api import Api
 from swamp.serve.gateway import Gateway
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
 from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
+from swamp.serve.reception import Reception
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
+from swamp.serve.turns import Turns
 from swamp.tls import server_context
 
 __all__ = ["ServeOptions", "run_serve"]
-
-ACCEPTED_AT_ONCE = 1
-"""Connections taken in before others get their turn."""
-
-BACKLOG = 4096
-"""Connections that may wait in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +59,8 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def front(served: Served, api: Api, sessions: Sessions) -> None:
-        gateway = Gateway(sessions, received=served.received)
+        turns = Turns(time.thread_time)
+        gateway = Gateway(sessions, received=served.received, turns=turns)
 
         async def root(request: web.Request) -> web.StreamResponse:
             if request.headers.get("Upgrade", "").lower() == "websocket":
@@ -71,14 +70,17 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         checks = [token_needed(served.store, served.clock)] if options.auth else []
         public = application(api, root, admin=False, checks=checks)
         await public.setup()
+        assert public.server is not None
         try:
-            # A crowd waits in the kernel: the loop takes in a few at a time, between other work.
-            site = web.SockSite(
-                public, door.listener, backlog=ACCEPTED_AT_ONCE, ssl_context=door.tls
+            reception = Reception(
+                door.listener,
+                public.server,
+                turns,
+                lambda name: served.store.find(WORKERS, name) is not None,
+                tls=door.tls,
             )
-            await site.start()
-            door.listener.listen(BACKLOG)
-            async with on_socket(lock.layout, application(api, root, admin=True)):
+            admin = application(api, root, admin=True)
+            async with on_socket(lock.layout, admin), reception.open():
                 report(_listening(options, door.listener.getsockname()[1]))
                 await stop.wait()
                 report({"status": "stopping"})

@@ -30,6 +30,7 @@ from swamp.serve.refusals import refusal, wrong_version
 from swamp.serve.session import Session
 from swamp.serve.sessions import Sessions
 from swamp.serve.socket_limits import Failures, Pace
+from swamp.serve.turns import Rank, Turns
 
 log = logging.getLogger(__name__)
 
@@ -157,11 +158,15 @@ class Gateway:
         enroll_within_s: float = ENROLL_WITHIN_S,
         arriving_most: int = ARRIVING_MOST,
         received: Callable[[FromWorker], None] = lambda frame: None,
+        turns: Turns | None = None,
     ) -> None:
-        """`received` is told of each frame of an enrolled worker, before it is handled."""
+        """`received` is told of each frame of an enrolled worker, before it is handled.
+
+        `turns` paces the crowd; without them it waits for nothing but the disk.
+        """
         self._sessions = sessions
         self._received = received
-        self._door = asyncio.Lock()
+        self._turns = turns or Turns(lambda: 0.0)
         self._arriving = 0
         self._arriving_most = arriving_most
         self._enroll_within_s = enroll_within_s
@@ -259,10 +264,13 @@ class Gateway:
         return None if answer is None else Arrived(answer, early)
 
     async def _in_turn(self, frame: Enroll, transport: SocketTransport) -> Session:
-        """Enroll; of a crowd one at a time begins, so that the work of others comes in between."""
-        async with self._door:
-            await asyncio.sleep(0)
-        return await self._sessions.enroll(frame, transport)
+        """Enroll when its turn comes. Whoever gives up before has cost nothing."""
+        back = self._sessions.has_met(frame)
+        turn = await self._turns.begin(Rank.ENROLL_KNOWN if back else Rank.ENROLL_NEW)
+        try:
+            return await self._sessions.enroll(frame, transport)
+        finally:
+            turn.over()
 
     @staticmethod
     async def _unless_gone(

@@ -228,6 +228,12 @@ class Sessions:
             return True
         return False
 
+    def has_met(self, frame: Enroll) -> bool:
+        """Whether it is a worker that enrolled before, by a token that is right. Costs nothing."""
+        with suppress(EnrollmentRefused):
+            return self._enrollment.has_met(_hello(frame))
+        return False
+
     async def _give_way(self, name: str, instance: str) -> None:
         """Only one live process per machine: the old one stays if it answers."""
         old = self._open.get(name)

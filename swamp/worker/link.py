@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from http import HTTPStatus
 
 import aiohttp
 
@@ -200,14 +201,27 @@ class Link:
         raise SocketLost("closed by the orchestrator")
 
 
-async def dial(http: aiohttp.ClientSession, url: str) -> Link:
-    """An open socket to `url`, not enrolled yet; SocketLost says why there is none."""
+async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> Link:
+    """An open socket to `url`, not enrolled yet. `card`: headers that say who dials.
+
+    SocketLost says why there is none; EnrollmentRefused when too many come at once.
+    """
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
-            ws = await http.ws_connect(url, max_msg_size=FRAME_MAX_BYTES)
+            ws = await http.ws_connect(url, max_msg_size=FRAME_MAX_BYTES, headers=card)
     except TimeoutError:
         raise SocketLost(f"no connection to {url} within {DIAL_TIMEOUT_S:g} s") from None
     except aiohttp.WSServerHandshakeError as error:
+        retry_after = error.headers.get("Retry-After", "") if error.headers is not None else ""
+        if error.status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after.isdecimal():
+            raise EnrollmentRefused(
+                EnrollRefused(
+                    code="too_many_at_once",
+                    message="too many others are enrolling just now",
+                    permanent=False,
+                    retry_after_ms=int(retry_after) * 1000,
+                )
+            ) from error
         raise SocketLost(f"{url} is no orchestrator: HTTP {error.status}") from error
     except aiohttp.ClientConnectorCertificateError as error:
         cause = error.certificate_error

@@ -31,6 +31,7 @@ from swamp.protocol import (
     Enrolled,
     OutputAck,
     ToWorker,
+    calling_card,
 )
 from swamp.tls import client_context
 from swamp.worker.link import (
@@ -183,9 +184,11 @@ class Worker:
     async def _one_socket(self, http: aiohttp.ClientSession) -> tuple[str, float | None]:
         """Why the socket is lost, and after how long to try again; None for never."""
         try:
-            link = await dial(http, self._url)
+            link = await dial(http, self._url, calling_card(self._options.token, self._machine))
         except SocketLost as lost:
             return str(lost), self._next_retry_s()
+        except EnrollmentRefused as refused:
+            return str(refused), self._backoff.told_s(refused.retry_after_s)
         began = self._loop.time()
         try:
             await self._serve(link)

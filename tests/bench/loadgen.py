@@ -47,6 +47,7 @@ from swamp.protocol import (
     Ping,
     Pong,
     ResultFrame,
+    calling_card,
     encode,
     to_worker,
 )
@@ -105,6 +106,7 @@ class Worker:
     def __init__(self, fleet: Fleet, http: aiohttp.ClientSession) -> None:
         self._fleet, self._http = fleet, http
         self._machine, self._instance = str(uuid.uuid4()), str(uuid.uuid4())
+        self._card = calling_card(fleet.token, self._machine)
         self._running: set[str] = set()
         self._finished: set[str] = set()
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -121,7 +123,8 @@ class Worker:
             self._fleet.attempts += 1
             wait_s = RETRY_S
             try:
-                async with self._http.ws_connect(self._fleet.url) as socket:
+                dialling = self._http.ws_connect(self._fleet.url, headers=self._card)
+                async with dialling as socket:
                     wait_s = await self._enroll(socket)
                     if self.enrolled.is_set():
                         self.took_s = self.took_s or time.monotonic() - began
@@ -129,6 +132,10 @@ class Worker:
                         await self._serve(socket)
                         self._fleet.lost += 1
                         wait_s = self._fleet.retry_s
+            except aiohttp.WSServerHandshakeError as error:
+                assert error.headers is not None and error.status == 503, error
+                self._fleet.put_off += 1
+                wait_s = float(error.headers["Retry-After"])
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 self._fleet.failures.append(f"{type(error).__name__}: {error}")
             await asyncio.sleep(wait_s)

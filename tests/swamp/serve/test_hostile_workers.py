@@ -16,11 +16,20 @@ from controllers.enrollment import EnrollmentController, Made, create_token
 from controllers.lease import LeaseController
 from datastore.clock import SystemClock
 from datastore.journal import Op
-from datastore.kinds import KINDS, LEASES, TOKENS, WORKERS, LeaseSpec, LeaseStatus, TokenSpec
+from datastore.kinds import (
+    KINDS,
+    LEASES,
+    TOKENS,
+    WORKERS,
+    LeaseSpec,
+    LeaseStatus,
+    TokenSpec,
+    machine_name,
+)
 from datastore.record import Record
 from datastore.store import Store
 from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION
-from swamp.serve import socket_limits
+from swamp.serve import socket_limits, turns
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
 
@@ -252,6 +261,39 @@ async def test_a_client_that_gives_up_while_it_enrolls_costs_nothing(server: Ser
             await server.gone.get()
     server.look.set()
     assert server.untouched()
+
+
+async def test_of_a_crowd_known_workers_enroll_first_and_frames_of_enrolled_ones_do_not_wait(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "TURN_MOST_S", 60.0)
+    spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z", max_enrollments="unlimited")
+    create_token(server.store, "crowd", spec, "secret", Made("crowd", SystemClock().now()))
+    await (await server.enrolled("box.secret")).close()
+    await server.gone.get()
+    enrolled = await server.enrolled()
+    order: list[str] = []
+    server.store.watch(WORKERS, order.append)
+    server.look.clear()
+    server.looked.clear()
+    crowd = [await server.dial() for _ in range(4)]
+    new = [hello(token="crowd.secret", machine=str(number)) for number in range(3)]
+    for socket, frame in zip(crowd, [*new, hello(token="box.secret")], strict=True):
+        await socket.send_json(frame)
+        await enrolled.send_json({"type": "ping", "n": 1})
+        assert json.loads((await enrolled.receive()).data) == {"type": "pong", "n": 1}
+    # The first one has its turn; the second gives up while it waits, and nothing is made for it.
+    await server.looked.wait()
+    await crowd[1].close()
+    await server.gone.get()
+    assert order == []
+    server.look.set()
+    for socket in (crowd[0], crowd[2], crowd[3]):
+        assert json.loads((await socket.receive()).data)["type"] == "enrolled"
+    assert order == [machine_name("crowd", "0"), "box", machine_name("crowd", "2")]
+    token = server.store.get(TOKENS, "crowd")
+    assert token.status is not None and token.status.enrollments == 2
 
 
 async def test_a_second_enroll_and_garbage_end_the_session(server: Server) -> None:

@@ -1,0 +1,239 @@
+"""Takes in connections from the network: a crowd of workers waits here, before it costs anything.
+
+Promises: whoever is no worker, and every worker that the server has met, does not wait behind
+workers it has never seen; those cost a look at their first bytes until it is their turn, and no
+more than that if they give up before. Of more than may wait, the rest are told when to come back.
+
+What a connection says of itself here is a hint and nothing else: who it is, the enrollment finds
+out. Over TLS nothing can be read, and nobody waits here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import re
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import chain
+
+from swamp.protocol import WORKER_HEADER
+from swamp.serve.turns import Rank, Turns
+
+BACKLOG = 4096
+"""Connections that may wait in the kernel."""
+
+WAITING_MOST = 4096
+"""Workers that may wait here: as many as are let in while the first ones still wait for us."""
+
+TRY_AGAIN_S = 2
+"""When those beyond that are to come again; workers spread themselves over half as long more."""
+
+ACCEPTED_AT_ONCE = 16
+"""Connections taken in before others get their turn; over TLS one, as each costs a handshake."""
+
+UPGRADED_AT_ONCE = 4
+"""Workers that are brought in by one turn."""
+
+UNTIL_UPGRADED = 4
+"""Rounds of the loop after which a request that had come whole has been answered."""
+
+FIRST_BYTES = 4096
+"""How much of a request is looked at."""
+
+NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+PAUSE_S = 1.0
+"""How long nothing is taken in when the machine has no room for one connection more."""
+
+COME_BACK = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+_WORKER = re.compile(rb"\r\n" + WORKER_HEADER.encode() + rb": *([^\r\n]+)", re.IGNORECASE)
+_UPGRADE = re.compile(rb"\r\nUpgrade: *websocket", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+
+
+class Reception:
+    """Listens, and hands connections over to `protocol`.
+
+    `has_met` tells whether there is a worker of that name.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        turns: Turns,
+        has_met: Callable[[str], bool],
+        *,
+        tls: ssl.SSLContext | None = None,
+        waiting_most: int = WAITING_MOST,
+    ) -> None:
+        self._listener, self._protocol, self._tls = listener, protocol, tls
+        self._turns, self._has_met = turns, has_met
+        self._waiting_most = waiting_most
+        self._loop = asyncio.get_running_loop()
+        self._silent: set[socket.socket] = set()
+        self._crowd: dict[Rank, deque[socket.socket]] = {
+            Rank.UPGRADE_KNOWN: deque(),
+            Rank.UPGRADE_NEW: deque(),
+        }
+        self._somebody = {rank: asyncio.Event() for rank in self._crowd}
+        self._tasks: asyncio.TaskGroup
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Listen meanwhile. Connections that were handed over by its end go on."""
+        self._listener.setblocking(False)
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            for rank in self._crowd:
+                self._begin(self._bring_in(rank))
+            self._listen()
+            try:
+                yield
+            finally:
+                self._loop.remove_reader(self._listener)
+                for task in self._under_way:
+                    task.cancel()
+                self._send_away()
+
+    def _begin(self, doing: Coroutine[None, None, None]) -> None:
+        task = self._tasks.create_task(doing)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    def _listen(self) -> None:
+        # What has said nothing yet waits in the kernel, and costs nothing.
+        with suppress(AttributeError, OSError):
+            self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+        self._listener.listen(BACKLOG)
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE if self._tls is None else 1):
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in NO_MORE:
+                    raise
+                log.error("no connection can be taken in: %s; trying again", error.strerror)
+                self._loop.remove_reader(self._listener)
+                self._begin(self._listen_again())
+                return
+            connection.setblocking(False)
+            self._look(connection)
+
+    async def _listen_again(self) -> None:
+        await asyncio.sleep(PAUSE_S)
+        self._loop.add_reader(self._listener, self._accept)
+
+    # -- who is it -------------------------------------------------------------------------------
+
+    def _look(self, connection: socket.socket) -> None:
+        """Hand it over, or have it wait; look again once it says something."""
+        try:
+            said = connection.recv(FIRST_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            if connection not in self._silent:
+                self._silent.add(connection)
+                self._loop.add_reader(connection, self._look, connection)
+            return
+        except OSError:
+            said = b""
+        if connection in self._silent:
+            self._silent.discard(connection)
+            self._loop.remove_reader(connection)
+        if not said:
+            connection.close()
+        elif self._tls is not None or not _UPGRADE.search(said):
+            self._begin(self._hand_over(connection))
+        else:
+            self._have_wait(connection, said)
+
+    def _have_wait(self, connection: socket.socket, said: bytes) -> None:
+        known = any(self._has_met(name) for name in _names(said))
+        rank = Rank.UPGRADE_KNOWN if known else Rank.UPGRADE_NEW
+        if len(self._crowd[rank]) >= self._waiting_most:
+            _tell_to_come_back(connection)
+            return
+        self._crowd[rank].append(connection)
+        self._somebody[rank].set()
+
+    # -- letting in ------------------------------------------------------------------------------
+
+    async def _bring_in(self, rank: Rank) -> None:
+        """Hand over those that wait, a few per turn."""
+        crowd, somebody = self._crowd[rank], self._somebody[rank]
+        while True:
+            somebody.clear()
+            if not crowd:
+                await somebody.wait()
+            turn = await self._turns.begin(rank)
+            try:
+                for connection in _still_there(crowd):
+                    await self._hand_over(connection)
+                for _ in range(UNTIL_UPGRADED):
+                    await asyncio.sleep(0)
+            finally:
+                turn.over()
+
+    async def _hand_over(self, connection: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls)
+        except OSError as error:
+            # It has gone, or speaks no TLS. Nobody is left who could be told.
+            log.debug("a connection came to nothing: %s", error)
+            connection.close()
+
+    def _send_away(self) -> None:
+        for connection in self._silent:
+            self._loop.remove_reader(connection)
+        for connection in self._silent:
+            self._loop.remove_reader(connection)
+        for connection in (*self._silent, *chain(*self._crowd.values())):
+            connection.close()
+
+
+def _names(said: bytes) -> list[str]:
+    """The names that a worker may have, by its own word."""
+    found = _WORKER.search(said)
+    return [] if found is None else found[1].decode("latin-1").replace(",", " ").split()
+
+
+def _still_there(crowd: deque[socket.socket]) -> Iterator[socket.socket]:
+    """A few, without those that gave up while they waited."""
+    left = UPGRADED_AT_ONCE
+    while crowd and left:
+        connection = crowd.popleft()
+        if _has_gone(connection):
+            connection.close()
+        else:
+            left -= 1
+            yield connection
+
+
+def _has_gone(connection: socket.socket) -> bool:
+    look = select.poll()
+    look.register(connection, select.POLLRDHUP)
+    return bool(look.poll(0))
+
+
+def _tell_to_come_back(connection: socket.socket) -> None:
+    with suppress(OSError):
+        # What is left unread would take the answer away again.
+        connection.recv(1 << 16)
+        connection.send(COME_BACK % TRY_AGAIN_S)
+        connection.shutdown(socket.SHUT_WR)
+    connection.close()

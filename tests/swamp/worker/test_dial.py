@@ -1,0 +1,43 @@
+"""What a worker makes of answers to its dial that are no socket."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from swamp.protocol import WORKER_HEADER, calling_card
+from swamp.worker.link import EnrollmentRefused, SocketLost, dial
+
+CARD = calling_card("t.secret", "m")
+
+
+async def dialled(headers: dict[str, str]) -> None:
+    """Dial a server that answers 503 with these headers."""
+
+    async def answer(request: web.Request) -> web.Response:
+        assert request.headers[WORKER_HEADER] == CARD[WORKER_HEADER]
+        return web.Response(status=503, headers=headers)
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            await dial(http, f"ws://127.0.0.1:{runner.addresses[0][1]}", CARD)
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_server_with_too_many_says_when_to_come_back() -> None:
+    with pytest.raises(EnrollmentRefused) as refused:
+        await dialled({"Retry-After": "2"})
+    assert (refused.value.permanent, refused.value.retry_after_s) == (False, 2.0)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}])
+async def test_any_other_503_is_no_orchestrator(headers: dict[str, str]) -> None:
+    with pytest.raises(SocketLost, match="no orchestrator: HTTP 503"):
+        await dialled(headers)
