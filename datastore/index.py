@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datastore.files import Stat
-from datastore.sqlite_file import clear_place, inode_of, is_broken, wal_path
+from datastore.sqlite_file import clear_place, inode_of, is_broken, put_rows, wal_path
 
 log = logging.getLogger(__name__)
 
@@ -233,16 +233,18 @@ def _write(
     removals: Iterable[tuple[str, str]],
 ) -> None:
     with _transaction(db):
+        rows: dict[str, list[tuple[Any, ...]]] = {}
         for kind, row in puts:
-            insert = f'INSERT OR REPLACE INTO "{kind}" VALUES (?, ?, ?, ?, ?, ?)'
-            db.execute(insert, (row.name, *_columns(row.stat), row.finished, row.document))
+            columns = (row.name, *_columns(row.stat), row.finished, row.document)
+            rows.setdefault(kind, []).append(columns)
+        for kind, of_kind in rows.items():
+            put_rows(db, kind, of_kind)
         for kind, name in removals:
             db.execute(f'DELETE FROM "{kind}" WHERE name = ?', (name,))
 
 
 def _put_definitions(db: sqlite3.Connection, puts: Iterable[DefinitionRow]) -> None:
-    insert = f"INSERT OR REPLACE INTO {DEFINITIONS} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    db.executemany(insert, ((row.path, *_columns(row.stat), *row[2:]) for row in puts))
+    put_rows(db, DEFINITIONS, [(row.path, *_columns(row.stat), *row[2:]) for row in puts])
 
 
 @contextmanager

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pydantic_core
 
+_ROWS_AT_ONCE = (64, 8, 1)
+"""Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
+of many took as long as the event loop had work."""
 _BROKEN = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -72,6 +75,18 @@ def clear_place(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     for part in (path, wal_path(path), path.with_name(path.name + "-shm")):
         part.unlink(missing_ok=True)
+
+
+def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows of one length into the table, in the place of those with the same key."""
+    at = 0
+    for count in _ROWS_AT_ONCE:
+        while len(rows) - at >= count:
+            one = f"({', '.join('?' * len(rows[at]))})"
+            some = [value for row in rows[at : at + count] for value in row]
+            values = ", ".join([one] * count)
+            db.execute(f'INSERT OR REPLACE INTO "{table}" VALUES {values}', some)
+            at += count
 
 
 def to_json(document: Mapping[str, Any]) -> bytes:

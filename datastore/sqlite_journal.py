@@ -27,6 +27,7 @@ from datastore.sqlite_file import (
     clear_place,
     inode_of,
     is_broken,
+    put_rows,
     to_json,
     wal_path,
 )
@@ -44,9 +45,6 @@ HISTORY = "history"
 """The `kind` of rows that hold the story of a finished run."""
 LINGER_S = 0.001
 """How long a commit may wait for others, while each pass of the loop brings some."""
-_ROWS_AT_ONCE = (64, 8, 1)
-"""Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
-of many took as long as the event loop had work."""
 _DELETE_CHUNK = 500
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
@@ -344,13 +342,7 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.
-        at = 0
-        for count in _ROWS_AT_ONCE:
-            values = ", ".join(["(?, ?, ?, ?, ?)"] * count)
-            while len(rows) - at >= count:
-                some = [value for row in rows[at : at + count] for value in row]
-                db.execute(f"INSERT OR REPLACE INTO rows VALUES {values}", some)
-                at += count
+        put_rows(db, "rows", rows)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
