@@ -173,5 +173,5 @@ def test_a_name_that_was_meant_is_found_among_very_many_by_comparing_few(
     workers += [replace(one, name=f"gpu-box-{number:05}") for number in range(2_000)]
     fleet = Fleet(lambda: workers, lambda name: (), lambda name: False)
     text = explain(Placement(target="wrker-00017"), fleet).text
-    assert text == "no worker 'wrker-00017' ever enrolled; did you mean 'worker-00017'?"
+    assert text == "no worker 'wrker-00017' is known; did you mean 'worker-00017'?"
     assert compared == [placement.COMPARED_MOST]
