@@ -57,4 +57,6 @@ class AccessApi:
         served, name = self._served, request.match_info["name"]
         revoking = access_tokens.revoke(self._store, served.layout, name, served.clock.now())
         answer = await unless_degraded(self._store, revoking)
+        # So that a save that takes the file back at once is seen as a change of it.
+        await served.look_at_desired(ACCESS, name)
         return await done(self._store, answer)

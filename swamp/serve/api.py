@@ -120,6 +120,8 @@ class Api:
         name = request.match_info["name"]
         revoking = tokens.revoke(self._store, served.layout, name, served.clock.now())
         answer = await unless_degraded(self._store, revoking)
+        # So that a save that takes the file back at once is seen as a change of it, and told.
+        await served.look_at_desired(TOKENS, name)
         return await done(self._store, answer)
 
     # -- runs ------------------------------------------------------------------------------------

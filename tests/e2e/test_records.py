@@ -175,8 +175,12 @@ def test_git_sees_only_what_people_wrote_and_history(repo: Repo) -> None:
     server = repo.serve()
     worker = repo.worker("w1", "--label", "pool=worker")
     repo.swamp("workflow", "run", "good", "--server", repo.url)
-    status = git("status", "--short", "--untracked-files=all").split()
-    assert status[::2] == ["??"]
-    assert Path(status[1]).parts[:3] == ("datastore", "history", "good")
+
+    def status() -> list[str]:
+        return git("status", "--short", "--untracked-files=all").split()
+
+    repo.until(lambda: status() != [], "the story, which is a little later than the run's end")
+    assert status()[::2] == ["??"]
+    assert Path(status()[1]).parts[:3] == ("datastore", "history", "good")
     worker.terminate(signal.SIGTERM)
     server.terminate(signal.SIGTERM)
