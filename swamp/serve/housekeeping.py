@@ -31,9 +31,8 @@ EVERY_S = 5.0
 SLICE = 500
 """Records read from the index, or swapped, before others get their turn."""
 
-YOUNG, MIDDLE = 5_000, 4
-"""Objects made before the young are looked at, and such looks before the middle-aged are: each
-object is looked at once as either, so this decides how long a pause is, not how much it costs."""
+YOUNG, MIDDLE = 5_000, 10
+"""Objects made before the young are looked at, and such looks before the middle-aged are."""
 NEVER = 1_000_000_000
 FREEZE_AT = 50_000
 """New objects after which the old are frozen: what is still to be looked at stays few."""
