@@ -57,8 +57,8 @@ class Peer:
 class Hall:
     """A reception whose turn is taken: nobody of the crowd comes in before `turn` is over."""
 
-    def __init__(self, gate: Turns, turn: Turn, port: int, came: list[bytes]) -> None:
-        self.gate, self.turn, self.came = gate, turn, came
+    def __init__(self, reception: Reception, turn: Turn, port: int, came: list[bytes]) -> None:
+        self.reception, self.turn, self.came = reception, turn, came
         self._port = port
 
     async def peer(self, says: bytes) -> Peer:
@@ -77,7 +77,7 @@ async def opened() -> AsyncIterator[Hall]:
             listener, lambda: Front(came), gate, lambda name: name == "old", waiting_most=3
         )
         async with reception.open():
-            yield Hall(gate, turn, listener.getsockname()[1], came)
+            yield Hall(reception, turn, listener.getsockname()[1], came)
 
 
 @pytest.fixture(autouse=True)
