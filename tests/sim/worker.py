@@ -122,7 +122,7 @@ class _NoHttp:
         return None
 
 
-async def _dial(http: None, url: str) -> Link:
+async def _dial(http: None, url: str, card: dict[str, str]) -> Link:
     return await _process.get().dial()
 
 
