@@ -35,9 +35,9 @@ from datastore.kinds import (
     Worker,
     WorkerSpec,
     WorkerStatus,
-    machine_name,
 )
 from datastore.kinds.dispatch_name import is_probe
+from datastore.kinds.machine_name import machine_name
 from datastore.record import Record
 from datastore.store import Store
 

@@ -24,7 +24,8 @@ from pydantic import (
 )
 
 from datastore.errors import SwampError
-from datastore.kinds import Call, Outcome, machine_name
+from datastore.kinds import Call, Outcome
+from datastore.kinds.machine_name import machine_name
 from datastore.record import Model
 
 PROTOCOL_VERSION = 2

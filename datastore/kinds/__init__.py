@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         Worker,
         WorkerSpec,
         WorkerStatus,
-        machine_name,
     )
     from datastore.kinds.pause import (
         PAUSES,
@@ -98,7 +97,6 @@ __all__ = [
     "Worker",
     "WorkerSpec",
     "WorkerStatus",
-    "machine_name",
     "PAUSES",
     "Pause",
     "PauseSpec",
@@ -125,9 +123,7 @@ _DEFINED_IN = {
         " Pending PendingSpec PendingStatus Placement"
     ),
     "every": "KINDS STARTS_NO_WORK",
-    "fleet": (
-        "TOKENS WORKERS Token TokenSpec TokenStatus Worker WorkerSpec WorkerStatus machine_name"
-    ),
+    "fleet": "TOKENS WORKERS Token TokenSpec TokenStatus Worker WorkerSpec WorkerStatus",
     "pause": "PAUSES Pause PauseSpec PauseStatus",
     "run": (
         "RUNS STEPS Counts KeptCopies KeptCopy Run RunSpec RunStatus Step"

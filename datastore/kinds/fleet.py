@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Literal
 
 from pydantic import Field
@@ -10,11 +9,6 @@ from pydantic import Field
 from datastore.record import Kind, Model, Record
 
 Labels = dict[str, str]
-
-
-def machine_name(token: str, machine: str) -> str:
-    """What a fleet token calls a machine: always the same."""
-    return f"{token}-{hashlib.sha256(machine.encode()).hexdigest()[:16]}"
 
 
 class WorkerSpec(Model):
