@@ -69,6 +69,31 @@ def line_of(event: dict[str, Any]) -> bytes:
         return text.encode("utf-8", "replace") + b"\n"
 
 
+def append_whole(path: Path, data: bytes) -> None:
+    """Append all of it or, with an OSError, none of it; the log's folder is made if that is gone."""
+    handle = _opened(path)
+    try:
+        size = os.fstat(handle).st_size
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(handle, data[done:])
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+    finally:
+        os.close(handle)
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
 def begins_at_1(path: Path) -> bool:
     """Whether the log is there from its first event: one that was removed begins later."""
     first = b'{"seq":1,'

@@ -28,6 +28,7 @@ from datastore.event_file import (
     LAST_KIND,
     READ_EVENTS,
     WholeLog,
+    append_whole,
     begins_at_1,
     is_complete,
     line_of,
@@ -215,18 +216,7 @@ class EventLog:
     def _append_to(self, path: Path, data: bytes) -> bool:
         """All of it or none of it; False if the disk refuses just now."""
         with self._refused.caught():
-            handle = _opened(path)
-            try:
-                size = os.fstat(handle).st_size
-                try:
-                    done = 0
-                    while done < len(data):
-                        done += os.write(handle, data[done:])
-                except OSError:
-                    os.ftruncate(handle, size)
-                    raise
-            finally:
-                os.close(handle)
+            append_whole(path, data)
             return True
         return False
 
@@ -385,16 +375,6 @@ class EventLog:
         self._lines.flush()
         self._writer.join(timeout=5)
         self._pool.shutdown(wait=False)
-
-
-def _opened(path: Path) -> int:
-    """The log, to append to; its folder is made if that is gone."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
 
 
 async def _within(news: asyncio.Event, seconds: float) -> bool:

@@ -24,8 +24,8 @@ from datastore.kinds import (
     LeaseSpec,
     LeaseStatus,
     TokenSpec,
-    machine_name,
 )
+from datastore.kinds.machine_name import machine_name
 from datastore.record import Record
 from datastore.store import Store
 from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION
