@@ -70,7 +70,7 @@ def line_of(event: dict[str, Any]) -> bytes:
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append all of it or, with an OSError, none of it; the log's folder is made if that is gone."""
+    """Append all of it or, with an OSError, none of it; the folder is made if that is gone."""
     handle = _opened(path)
     try:
         size = os.fstat(handle).st_size
