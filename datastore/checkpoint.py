@@ -31,6 +31,9 @@ class Checkpointer:
         self._observed = observed
         self._delete_through = delete_through
         self._done_through = 0
+        self._noted = 0
+        self._looked_at = 0
+        """What had been noted when the last run began: what it then left is not due for that."""
         self._due = threading.Event()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -38,7 +41,8 @@ class Checkpointer:
 
     def note(self, last_seq: int) -> None:
         """Say that rows up to that seq are in the journal."""
-        if last_seq - self._done_through >= ROWS:
+        self._noted = last_seq
+        if last_seq - self._looked_at >= ROWS:
             self._due.set()
 
     def start(self) -> None:
@@ -70,6 +74,7 @@ class Checkpointer:
         while not self._stopping:
             self._due.wait(INTERVAL_S)
             self._due.clear()
+            self._looked_at = self._noted
             before = self._done_through
             with self._refused.caught():
                 through = self.run_once()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -297,6 +298,32 @@ def test_checkpoint_runs_by_itself_when_enough_rows_have_come(
     observed.writer.catch_up()
     checkpointer.note(3)
     until(lambda: deleted == [3], within_s=30)
+    checkpointer.stop()
+
+
+def test_rows_that_files_do_not_show_yet_do_not_make_a_checkpoint_run_again_and_again(
+    observed: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datastore.checkpoint.ROWS", 3)
+    looked = threading.Semaphore(0)
+    shown_through = observed.writer.shown_through
+
+    def look() -> int:
+        looked.release()
+        return shown_through()
+
+    monkeypatch.setattr(observed.writer, "shown_through", look)
+    checkpointer = Checkpointer(observed.layout, observed.writer, lambda seq: None)
+    observed.writer.follow(1, [Put(worker(name)) for name in "abc"])
+    checkpointer.start()
+    checkpointer.note(3)
+    assert looked.acquire(timeout=30)
+    for seq in (4, 5):
+        checkpointer.note(seq)
+    assert not checkpointer._due.is_set(), "two have come since"
+    assert not looked.acquire(timeout=0.05)
+    checkpointer.note(6)
+    assert looked.acquire(timeout=30)
     checkpointer.stop()
 
 
