@@ -1,7 +1,7 @@
 """What executions leave behind: stray processes and scratch folders, cleared off the event loop.
 
 One thread at a time looks through the processes, on behalf of everybody who asked before it looked.
-The same thread empties scratch folders, and has one ready for whoever begins next.
+The same thread removes scratch folders; others have some ready for whoever begins next.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Leftovers:
             batch, self._left = self._left, {}
             if mark in batch:
                 await asyncio.to_thread(self._clear, batch)
+                self._make_ahead(len(batch))
         if scratch in self._full:
             self._full.discard(scratch)
             # Not in that turn: a big folder takes long, and others wait for theirs.
@@ -70,9 +71,19 @@ class Leftovers:
                 os.rmdir(left.scratch)
             except OSError:
                 self._full.add(left.scratch)
+
+    def _make_ahead(self, count: int) -> None:
+        """Have folders ready for whoever comes next; nobody waits for that."""
+        missing = min(count, _READY_MAX - len(self._ready))
+        if missing > 0:
+            asyncio.get_running_loop().run_in_executor(None, self._make_ready, missing)
+
+    def _make_ready(self, count: int) -> None:
+        # One that cannot be made now is made, or told of, when it is needed.
         with suppress(OSError):
-            for _ in range(min(len(batch), _READY_MAX - len(self._ready))):
-                self._ready.append((time.monotonic(), self._make()))
+            for _ in range(count):
+                made = tempfile.mkdtemp(prefix="run-", dir=self._root)
+                self._ready.append((time.monotonic(), made))
 
     def _make(self) -> str:
         try:
