@@ -200,8 +200,6 @@ class Reception:
     def _send_away(self) -> None:
         for connection in self._silent:
             self._loop.remove_reader(connection)
-        for connection in self._silent:
-            self._loop.remove_reader(connection)
         for connection in (*self._silent, *chain(*self._crowd.values())):
             connection.close()
 
