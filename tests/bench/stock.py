@@ -1,11 +1,13 @@
 """Repositories with many records and definitions, written as fast as the datastore can.
 
 Records go through the datastore's own writer of files and into its index, as those of a server that
-has stopped cleanly; the server must not run meanwhile.
+has stopped cleanly; the server must not run meanwhile. They are on disk before anything is measured:
+else the disk would still be writing them beside it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -73,6 +75,7 @@ def definitions(repository: Path, count: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(count):
         (folder / f"{number:08x}.yaml").write_text(MODEL.format(number=number))
+    os.sync()
 
 
 def forget_index(repository: Path) -> None:
@@ -89,6 +92,7 @@ def _write(repository: Path, records: Iterable[Record[Any, Any]]) -> None:
         rows = [(record.kind.folder, written.apply(Put(record))) for record in lot]
         index.update((kind, row) for kind, row in rows if row is not None)
     index.close()
+    os.sync()
 
 
 def _finished() -> Iterator[Record[Any, Any]]:
