@@ -1,8 +1,8 @@
 """Repositories with many records and definitions, written as fast as the datastore can.
 
 Records go through the datastore's own writer of files and into its index, as those of a server that
-has stopped cleanly; the server must not run meanwhile. They are on disk before anything is measured,
-or the disk would still be writing them beside it.
+has stopped cleanly; the server must not run meanwhile. They are on disk before anything is
+measured, or the disk would still be writing them beside it.
 """
 
 from __future__ import annotations
