@@ -6,6 +6,7 @@ about to hand it the next one.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from queue import Empty, SimpleQueue
@@ -27,6 +28,8 @@ class HandOver(Generic[T]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: deque[T] = deque()
         self._is_due = False
+        self._in_order = threading.Lock()
+        """Two that flush at once must not overtake each other."""
         self._queue: SimpleQueue[list[T]] = SimpleQueue()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -47,11 +50,10 @@ class HandOver(Generic[T]):
         self._queue.put([])
 
     def flush(self) -> None:
-        """Hand over what was put so far now; from any thread while nobody puts."""
-        gathered: list[T] = []
-        while self._gathered:
-            gathered.append(self._gathered.popleft())
-        self._queue.put(gathered)
+        """Hand over what was put so far now; from any thread."""
+        with self._in_order:
+            gathered = [self._gathered.popleft() for _ in range(len(self._gathered))]
+            self._queue.put(gathered)
 
     def get(self) -> list[T]:
         """What has come, nothing if only woken; waits. From the other thread."""
