@@ -140,6 +140,9 @@ class StepKeeper:
                 self.tell.dispatched(live, key, lease, self._lost_before(pending))
             return
         live.running.discard(live.step_name(key))
+        if status.active_at is not None:
+            # It may have ended before anybody looked at it while it ran.
+            self.tell.dispatched(live, key, lease, self._lost_before(pending))
         outcome = status.outcome
         if lease.spec.cancel and not live.cancelled and (outcome is None or _is_cancelled(outcome)):
             # Also where its worker was lost before it could stop: nobody wants it again.

@@ -108,7 +108,8 @@ def show(console: Console, run: RunId, server: Server = None) -> None:
     "watch",
     Help(
         "Follow a run to its end, from its first event or any other.\n\n"
-        "Leaves with 0 only if the run succeeded.",
+        "Leaves with 0 only if the run succeeded. With --json only the run as it ended is printed;"
+        " each event is a line of GET /api/v1/runs/ID/events?follow=1.",
         ("swamp run watch 0193a1", "swamp run watch 0193a1 --from 120"),
     ),
 )

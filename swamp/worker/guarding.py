@@ -22,6 +22,7 @@ _PROGRAM = (
     " main(int(sys.argv[2]))"
 )
 _RESTART_S = 1.0
+"""A guard that lived for less than this is not replaced any faster."""
 
 
 class Guard:
@@ -98,10 +99,14 @@ class Guard:
             raise failed
 
     async def _keep(self, groups: GroupTable) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             if self._process is not None:
                 await self._process.wait()
-            await asyncio.sleep(_RESTART_S)
+            # At once, so that the worker is not without one; unless that one ended at once, too.
+            if loop.time() - began < _RESTART_S:
+                await asyncio.sleep(_RESTART_S)
             await self._start(groups)
 
     async def _start(self, groups: GroupTable) -> None:

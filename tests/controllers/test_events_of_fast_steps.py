@@ -1,0 +1,25 @@
+"""A step that has ended before anybody looked at it while it ran is told like any other."""
+
+from __future__ import annotations
+
+import pytest
+from run_rig import TASK, Server
+
+from datastore.kinds import Outcome
+
+STEP = {"name": "s", "task": TASK, "labels": {"pool": "a"}}
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen while it ran", "seen at its end"])
+async def test_a_step_is_told_as_dispatched_before_its_end_and_once(is_seen: bool) -> None:
+    server = Server()
+    server.start(jobs=[{"name": "j", "steps": [STEP]}])
+    await server.look()
+    server.lease("r.j.s.1")
+    if is_seen:
+        await server.look()
+    server.end("r.j.s.1", Outcome(ok=True, reason="completed"))
+    await server.look()
+    told = [key for key in server.said.keys if key.startswith(("dispatched/", "ended/"))]
+    assert told == ["dispatched/r.j.s.1", "ended/j/s"]
+    assert server.said.fields["dispatched/r.j.s.1"]["worker"] == "box"
