@@ -65,9 +65,12 @@ def of_problem(problem: str) -> Finding:
     return Finding("error", "files", problem, way_out)
 
 
-def records(layout: Layout) -> Iterator[Finding]:
-    """Files of `observed/` that are not as the server wrote them."""
-    young = time.time_ns() - int(SETTLED_S * 1e9)
+def records(layout: Layout, *, is_served: bool) -> Iterator[Finding]:
+    """Files of `observed/` that are not as the server wrote them.
+
+    While one serves them, files of the last seconds are left to that: it puts them back.
+    """
+    young = time.time_ns() - int(SETTLED_S * 1e9) if is_served else None
     count, moved = 0, 0
     for kind in KINDS.values():
         on_disk = files.scan(layout.observed(kind.folder))
@@ -76,7 +79,9 @@ def records(layout: Layout) -> Iterator[Finding]:
         waiting = _in_journal(layout, kind)
         for file, stat in sorted(on_disk.items()):
             name = file.removesuffix(".yaml")
-            if known.get(name) == stat or name in waiting or stat.mtime_ns >= young:
+            if known.get(name) == stat or name in waiting:
+                continue
+            if young is not None and stat.mtime_ns >= young:
                 continue
             if name in known and _is_as_indexed(layout, kind, name):
                 moved += 1

@@ -33,7 +33,10 @@ JOURNAL_WARNING_BYTES = 200 * _MB
 def databases(layout: Layout) -> Iterator[Finding]:
     """Whether SQLite finds the journal and the index whole."""
     lost = "restore it from a backup, or move it away and start with what observed/ shows"
-    new = "stop the server and remove it: the next start builds it anew from the files"
+    new = (
+        "let live runs end, stop the server and remove it: the next start builds it anew from the"
+        " files, and ends what is live then, as nobody vouches for it"
+    )
     for path, way_out in ((layout.journal, lost), (layout.index, new)):
         shown = layout.shown(path)
         if not path.exists():

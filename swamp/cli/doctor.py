@@ -71,8 +71,9 @@ def _looked_at(
     yield from checkup_disk.lock(layout, answers=client is not None)
     yield from _settings(layout, health)
     yield from _files(layout, client)
-    yield from checkup.records(layout)
-    if client is None and not checkup_disk.is_held(layout):
+    is_served = client is not None or checkup_disk.is_held(layout)
+    yield from checkup.records(layout, is_served=is_served)
+    if not is_served:
         yield from checkup.left_runs(layout)
     yield from checkup.leftovers(layout)
     yield from checkup_disk.databases(layout)

@@ -126,10 +126,18 @@ def test_records_that_are_not_as_the_server_wrote_them(opened: Layout, swamp: An
     assert ("error", "records") in [(level, check) for level, check, _ in wrong(result)]
 
 
-def test_a_file_that_is_being_written_is_no_finding(opened: Layout, swamp: Any) -> None:
+def test_a_file_that_is_being_written_is_no_finding_while_somebody_may_write_it(
+    opened: Layout, swamp: Any
+) -> None:
     (opened.observed("runs") / "r9.yaml").write_text("half: [")
     (opened.desired("workers") / ".12-3.swap").write_text("spec: {}")
-    assert swamp("doctor").code == 0
+    serving = RepositoryLock(opened)
+    serving.acquire()
+    checks = {check for _, check, _ in wrong(swamp("doctor", "--json"))}
+    serving.release()
+    assert not checks & {"records", "leftovers"}
+    found = wrong(swamp("doctor", "--json"))
+    assert [(level, check) for level, check, _ in found] == [("error", "records")]
 
 
 def test_leftovers_are_told_and_kept(opened: Layout, swamp: Any) -> None:
