@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from controllers.retention import Keep
 
 _SERVE_KEYS = ("host", "port", "queueTimeout", "grace", "outputLimit")
+_TOP_KEYS = ("version", "initializedAt", "serve", "retention")
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _RETENTION_KEYS = ("keepRuns", "keepFor")
 
@@ -100,6 +101,10 @@ class _Section:
 def _section(layout: Layout, name: str, keys: tuple[str, ...]) -> _Section:
     path = layout.shown(layout.marker)
     document = load(layout.marker.read_bytes(), path)
+    for key in document.value:
+        if key not in _TOP_KEYS:
+            problem = f"unknown key '{key}'; keys: {', '.join(_TOP_KEYS)}"
+            raise InvalidFile(path, problem, document.position(key))
     given = document.value.get(name, {})
     if not isinstance(given, dict) and given is not None:
         raise InvalidFile(path, f"'{name}' must be a mapping", document.position(name))

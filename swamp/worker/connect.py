@@ -14,6 +14,7 @@ from typing import Any
 
 from swamp.execute.execution import Host
 from swamp.execute.scratch import Scratch, take_scratch
+from swamp.open_files import raise_limit
 from swamp.traces import Traces, open_traces
 from swamp.worker.guarding import Guard
 from swamp.worker.machine import machine_id
@@ -21,6 +22,8 @@ from swamp.worker.options import BadOptions, WorkerOptions
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_FILES_OF_A_WORKER, _FILES_OF_A_SLOT = 48, 4
+"""Open files: two pipes and a process for each step, and what starting one takes for a moment."""
 _LEFT = (
     "an earlier worker of this cache folder was killed with its guard: ended the {} processes left"
 )
@@ -35,6 +38,7 @@ async def run_worker(
 
     `report` gets each event as a dictionary, `kind` first. SwampError when it cannot even start.
     """
+    _have_room(options.concurrency)
     async with _folders(options.cache_dir) as (cache, scratch), _traces() as traces:
         machine = await asyncio.to_thread(machine_id, cache)
         if scratch.killed:
@@ -48,6 +52,19 @@ async def run_worker(
                 if code == EXIT_DRAINED:
                     guard.over()
                 return code
+
+
+def _have_room(slots: int) -> None:
+    """Have as many open files as the slots may need; BadOptions where the machine refuses."""
+    wanted = _FILES_OF_A_WORKER + _FILES_OF_A_SLOT * slots
+    allowed = raise_limit(wanted)
+    if allowed < wanted:
+        fits = max(0, allowed - _FILES_OF_A_WORKER) // _FILES_OF_A_SLOT
+        raise BadOptions(
+            f"{slots} steps at once need up to {wanted} open files, but this process may have"
+            f" {allowed}: raise that (ulimit -n)"
+            + (f", or take --concurrency {fits}" if fits else "")
+        )
 
 
 @contextmanager

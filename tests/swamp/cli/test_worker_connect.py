@@ -148,3 +148,14 @@ def test_a_refused_worker_is_exit_code_3_with_the_reason(
     result = swamp("worker", "connect", "ws://h:1", "--token", "t1.x", "--json")
     assert result.code == 3
     assert result.err == '{"error": "token \'t1\' does not match", "code": "worker_stopped"}\n'
+
+
+def test_more_slots_than_open_files_allow_are_refused_with_what_fits() -> None:
+    connect = f"{sys.executable} -m swamp worker connect ws://127.0.0.1:1 --token t.s"
+    found = subprocess.run(
+        ["/bin/sh", "-c", f"ulimit -n 64; exec {connect} --concurrency 64"],
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 1
+    assert "may have 64" in found.stderr and "--concurrency 4" in found.stderr
