@@ -1,5 +1,7 @@
 """`worker connect`: flags and environment to options, events to calm lines."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
