@@ -25,7 +25,7 @@ from datastore.definitions.schema import Priority, are_named
 from datastore.definitions.suggest import did_you_mean
 from datastore.desired_strays import strays
 from datastore.errors import InvalidFile
-from datastore.files import Stat
+from datastore.files import Edition
 from datastore.kinds import KINDS, Role
 from datastore.layout import Layout
 from datastore.record import API_VERSION, NAME_RULE, Kind, Model, is_record_name
@@ -143,7 +143,7 @@ _TOP = ("apiVersion", "kind", "metadata", "spec")
 class _Seen:
     """A file at the last look. `stat` None: the next look must read it whatever its stat says."""
 
-    stat: Stat | None
+    stat: Edition | None
     digest: str
 
 
@@ -170,7 +170,7 @@ class DesiredTree:
         """Stat every file; answers those that are new, other or gone since the last look."""
         found: list[Path] = []
         for folder in self._seen:
-            there = files.scan(folder, pause)
+            there = files.editions(folder, pause)
             with self._lock:
                 seen = dict(self._seen[folder])
             for name, stat in there.items():
@@ -234,7 +234,7 @@ class DesiredTree:
 
     def _look(self, kind: Kind[Any, Any], path: Path) -> bool:
         """Bring memory up to date with one file; whether what it asks for is other now."""
-        stat = files.stat_of(path)
+        stat = files.edition_of(path)
         folder = self._seen[path.parent]
         seen = folder.get(path)
         if stat is not None and seen is not None and seen.stat == stat:
@@ -250,7 +250,7 @@ class DesiredTree:
             return self._take_problem(path, InvalidFile(self._layout.shown(path), reason))
         if stat is None or data is None:
             return self._forget(path)
-        settled = looked_at_ns - stat.mtime_ns > _RACY_NS
+        settled = looked_at_ns - stat.ctime_ns > _RACY_NS
         digest = digest_of(data)
         folder[path] = _Seen(stat if settled else None, digest)
         if seen is not None and seen.digest == digest:

@@ -17,7 +17,7 @@ import stat as stat_bits
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from datastore.courtesy import Pause, no_pause
 
@@ -25,6 +25,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _NO_EXCHANGE = frozenset((errno.ENOENT, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM))
 _numbers = itertools.count()
+_T = TypeVar("_T")
 
 
 def _libc_function(name: str) -> Callable[..., int] | None:
@@ -38,9 +39,24 @@ _syncfs = _libc_function("syncfs")
 
 
 class Stat(NamedTuple):
-    """What tells one version of a file from the next without reading it."""
+    """What tells one version of a file that the server writes from the next without reading it.
+
+    It is known before the file is swapped in, which changes the ctime.
+    """
 
     mtime_ns: int
+    size: int
+    inode: int
+
+
+class Edition(NamedTuple):
+    """What tells one version of a person's file from the next without reading it.
+
+    Tools write in place and set the mtime back (`touch -r`, `cp -p`, `rsync -t --inplace`); nobody
+    sets the ctime back. A file whose mode or name alone changed costs one look.
+    """
+
+    ctime_ns: int
     size: int
     inode: int
 
@@ -49,6 +65,17 @@ def stat_of(path: str | Path) -> Stat | None:
     """The stat of a regular file; None without one, also where a link or a folder has the name."""
     found = _regular(path)
     return None if found is None else _stat(found)
+
+
+def edition_of(path: str | Path) -> Edition | None:
+    """As `stat_of`, for a person's file."""
+    found = _regular(path)
+    return None if found is None else edition_in(found)
+
+
+def edition_in(status: os.stat_result) -> Edition:
+    """What of the status of a person's file tells one version from the next."""
+    return Edition(status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def write(path: str | Path, data: bytes, aside: str | Path | None = None) -> Stat:
@@ -171,8 +198,18 @@ def scan(
     Empty without the folder. A file that goes during the scan is not listed. `hidden` is told all
     names that start with a dot.
     """
-    found: dict[str, Stat] = {}
-    hidden = [] if hidden is None else hidden
+    return _scan(folder, pause, [] if hidden is None else hidden, _stat)
+
+
+def editions(folder: str | Path, pause: Pause = no_pause) -> dict[str, Edition]:
+    """As `scan`, for a folder of people's files."""
+    return _scan(folder, pause, [], edition_in)
+
+
+def _scan(
+    folder: str | Path, pause: Pause, hidden: list[str], told: Callable[[os.stat_result], _T]
+) -> dict[str, _T]:
+    found: dict[str, _T] = {}
     with suppress(FileNotFoundError), opened(folder) as handle, os.scandir(handle) as entries:
         for entry in entries:
             pause()
@@ -184,7 +221,7 @@ def scan(
                 continue
             try:
                 if entry.is_file(follow_symlinks=False):
-                    found[name] = _stat(entry.stat(follow_symlinks=False))
+                    found[name] = told(entry.stat(follow_symlinks=False))
             except FileNotFoundError:
                 continue
     return found

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datastore.files import Stat
+from datastore.files import Edition, Stat
 from datastore.sqlite_file import clear_place, inode_of, is_broken, put_rows, wal_path
 
 log = logging.getLogger(__name__)
@@ -32,13 +32,14 @@ DEFINITIONS = "definitions"
 _DEFINITION_COLUMNS = """path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL,
     inode INTEGER NOT NULL, digest BLOB NOT NULL, meaning TEXT NOT NULL, name TEXT NOT NULL,
     id TEXT NOT NULL, document BLOB NOT NULL"""
+"""Its `mtime_ns` holds the ctime: the name is older, and another VERSION drops all tables."""
 
 
 class DefinitionRow(NamedTuple):
     """One definition as it was parsed: its file, below the repository, and what that says."""
 
     path: str
-    stat: Stat
+    stat: Edition
     digest: bytes
     meaning: str
     """Of the code that parsed it: another version of it may understand the file otherwise."""
@@ -131,10 +132,10 @@ class Index:
         """Every definition."""
         select = f"SELECT * FROM {DEFINITIONS}"
         intern, row = sys.intern, DefinitionRow._make
-        for path, mtime_ns, size, inode, digest, meaning, name, id, document in self._db.execute(
+        for path, ctime_ns, size, inode, digest, meaning, name, id, document in self._db.execute(
             select
         ):
-            stat = Stat(mtime_ns, size, inode if inode >= 0 else _unsigned(inode))
+            stat = Edition(ctime_ns, size, inode if inode >= 0 else _unsigned(inode))
             # The same for almost all, and all rows are kept: one string does for them.
             yield row((path, stat, digest, intern(meaning), name, id, document))
 
@@ -259,8 +260,9 @@ def _transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _columns(stat: Stat) -> tuple[int, int, int]:
-    return stat.mtime_ns, stat.size, _signed(stat.inode)
+def _columns(stat: Stat | Edition) -> tuple[int, int, int]:
+    changed_ns, size, inode = stat
+    return changed_ns, size, _signed(inode)
 
 
 def _signed(inode: int) -> int:

@@ -24,13 +24,12 @@ from datastore.definitions.definition_file import (
     DefinitionFile,
     Kind,
     look,
-    stat_in,
 )
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.view import View
 from datastore.definitions.workflow import Workflow
 from datastore.errors import InvalidFile
-from datastore.files import Stat, opened
+from datastore.files import Edition, edition_in, opened
 from datastore.index import DefinitionRow
 
 FOLDERS: dict[Kind, str] = {"workflow": "workflows", "model": "models"}
@@ -40,7 +39,7 @@ CHUNK = 50
 """Files looked at before what changed in them takes effect. Of so few, the change is one."""
 
 
-_NONE = Stat(0, 0, 0)
+_NONE = Edition(0, 0, 0)
 """Of no file: what the index has is of no use."""
 
 
@@ -59,7 +58,7 @@ class Catalog:
         self._lock = threading.Lock()
         self._views: dict[Kind, View] = {kind: View(kind) for kind in FOLDERS}
         self._index = index
-        self._kept: dict[str, Stat] = {}
+        self._kept: dict[str, Edition] = {}
         """By path what the index has."""
         self._folder_problems: dict[Kind, tuple[InvalidFile, ...]] = {}
 
@@ -224,7 +223,7 @@ class Catalog:
 
     def _listed(
         self, folder: str, problems: list[InvalidFile], pause: Pause
-    ) -> Iterator[tuple[str, Stat | None]]:
+    ) -> Iterator[tuple[str, Edition | None]]:
         """The files below a folder in the order of their paths, with their stats as far as known.
 
         `problems` is told what cannot be read at all.
@@ -246,7 +245,7 @@ class Catalog:
                         problems.append(InvalidFile(path, "is a folder, expected a file"))
                     yield from self._listed(path, problems, pause)
                 elif name.endswith(".yaml"):
-                    yield path, _stat_of(entry)
+                    yield path, _edition_of(entry)
                 elif name.lower().endswith((".yml", ".yaml")):
                     right = Path(name).with_suffix(".yaml")
                     problems.append(InvalidFile(path, f"is not read: its name must be {right}"))
@@ -307,9 +306,9 @@ def _entries(handle: int, pause: Pause) -> list[tuple[str, os.DirEntry[str]]]:
     return found
 
 
-def _stat_of(entry: os.DirEntry[str]) -> Stat | None:
+def _edition_of(entry: os.DirEntry[str]) -> Edition | None:
     """Of the file that an entry leads to, also by a link; None where that fails."""
     try:
-        return stat_in(entry.stat())
+        return edition_in(entry.stat())
     except OSError:
         return None

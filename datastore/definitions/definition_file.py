@@ -21,7 +21,7 @@ from datastore.definitions.checks import parse_workflow
 from datastore.definitions.model import ModelDefinition, model_from_source, parse_model
 from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import InvalidFile
-from datastore.files import Stat
+from datastore.files import Edition, edition_in
 from datastore.index import DefinitionRow
 from datastore.sqlite_file import to_json
 from datastore.yaml_loader import load
@@ -89,7 +89,7 @@ class DefinitionFile(NamedTuple):
     """
 
     kind: Kind
-    stat: Stat | None
+    stat: Edition | None
     """None where the next look must read the file again whatever its stat says."""
     digest: bytes = b""
     claim: Claim | None = None
@@ -136,7 +136,7 @@ def look(
     try:
         looked_at_ns = int(clock.now().timestamp() * 1e9)
         status = os.stat(path)
-        stat = stat_in(status)
+        stat = edition_in(status)
         if seen is not None and seen.stat == stat:
             return seen
         odd = _odd(status.st_mode)
@@ -152,7 +152,7 @@ def look(
         problem = InvalidFile(shown_path, odd)
         return DefinitionFile(kind, None, b"", seen.claim if seen else None, problem)
     # A second write within one tick of the file system's clock would leave the same stat.
-    settled = looked_at_ns - stat.mtime_ns > _RACY_NS
+    settled = looked_at_ns - stat.ctime_ns > _RACY_NS
     trusted = stat if settled else None
     digest = hashlib.sha256(data).digest()
     if seen is not None and seen.digest == digest:
@@ -191,11 +191,6 @@ def _read(path: str, size: int) -> bytes:
         return data
     finally:
         os.close(handle)
-
-
-def stat_in(status: os.stat_result) -> Stat:
-    """What of a file's status tells one version from the next."""
-    return Stat(status.st_mtime_ns, status.st_size, status.st_ino)
 
 
 def _parsed(

@@ -3,24 +3,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from file_clock import FileClock, rewrite_unseen
 
+from datastore import files
 from datastore.desired import UNREADABLE, DesiredTree
 from datastore.kinds import LEASES, PENDING, RUNS, TOKENS, WORKERS
 from datastore.layout import Layout, create_folders
-
-
-class Now:
-    """A clock that tests turn."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self.ahead_s)
 
 
 @pytest.fixture
@@ -31,12 +22,12 @@ def layout(tmp_path: Path) -> Layout:
 
 
 @pytest.fixture
-def clock() -> Now:
-    return Now()
+def clock() -> FileClock:
+    return FileClock()
 
 
 @pytest.fixture
-def tree(layout: Layout, clock: Now) -> DesiredTree:
+def tree(layout: Layout, clock: FileClock) -> DesiredTree:
     return DesiredTree(layout, clock)
 
 
@@ -148,19 +139,31 @@ def test_a_touched_file_is_no_change(layout: Layout, tree: DesiredTree) -> None:
 
 
 def test_a_second_save_with_the_same_stat_is_found(
-    layout: Layout, tree: DesiredTree, clock: Now
+    layout: Layout, tree: DesiredTree, clock: FileClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock of a file system ticks: two saves within a tick differ in nothing but bytes."""
     path = save(layout, "workers", "spec: {note: x}")
-    stat = path.stat()
+    tick = files.edition_in(path.stat())
+    monkeypatch.setattr(files, "edition_in", lambda _: tick)
     tree.scan()
     path.write_text("spec: {note: y}")
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     tree.scan()
     assert asked(tree) == {"note": "y"}
-    clock.ahead_s = 3600
-    tree.scan()
+    with clock.settled(layout.root):
+        tree.scan()
     assert tree.changed() == [], "a file that has settled is told by its stat alone"
+
+
+def test_a_rewrite_in_place_that_sets_the_mtime_back_is_found(
+    layout: Layout, tree: DesiredTree, clock: FileClock
+) -> None:
+    path = save(layout, "workers", "spec: {note: x}")
+    with clock.settled(layout.root):
+        tree.scan()
+    rewrite_unseen(path, "spec: {note: y}")
+    assert tree.changed() == [path]
+    assert [change.name for change in tree.refresh([path])] == ["w1"]
+    assert asked(tree) == {"note": "y"}
 
 
 def test_a_file_that_cannot_be_read_for_a_while(

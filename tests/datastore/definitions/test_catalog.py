@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_clock import FileClock, rewrite_unseen
 
 from datastore import yaml_loader
 from datastore.definitions import Catalog, definition_file
 from datastore.errors import NotFound
+from datastore.files import edition_in
 
 ID_A = "fc786c30-fb49-425e-9803-525237cd9c47"
 ID_B = "2c786c30-fb49-425e-9803-525237cd9c48"
@@ -34,7 +36,8 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.catalog = Catalog(root)
+        self.clock = FileClock()
+        self.catalog = Catalog(root, clock=self.clock)
         self.parsed: list[str] = []
 
     def write(self, path: str, text: str) -> Path:
@@ -44,11 +47,9 @@ class Repository:
         return file
 
     def settle(self) -> None:
-        """Make every file old enough for its stat to be trusted."""
-        for file in self.root.rglob("*.yaml"):
-            status = file.stat()
-            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - 10**9))
-        self.catalog.scan()
+        """Have the stat of every file trusted."""
+        with self.clock.settled(self.root):
+            self.catalog.scan()
         self.parsed.clear()
 
     def names(self) -> list[str]:
@@ -124,17 +125,32 @@ def test_a_touched_file_is_not_parsed_again(repo: Repository) -> None:
     before = repo.catalog.workflow("a")
     os.utime(file)
     repo.catalog.scan()
+    file.chmod(0o600)
+    repo.catalog.scan()
     assert repo.parsed == []
     assert repo.catalog.workflow("a") is before
 
 
-def test_fresh_sees_a_write_of_the_same_size_in_the_same_tick(repo: Repository) -> None:
+def test_fresh_sees_a_write_of_the_same_size_in_the_same_tick(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = repo.write("workflows/a.yaml", workflow("a", "x"))
-    stamp = file.stat().st_mtime_ns
+    tick = edition_in(file.stat())
+    monkeypatch.setattr(definition_file, "edition_in", lambda _: tick)
     repo.catalog.scan()
     repo.write("workflows/a.yaml", workflow("a", "y"))
-    os.utime(file, ns=(stamp, stamp))
     assert repo.catalog.fresh("workflow", "a").description == "y"
+
+
+def test_a_rewrite_in_place_that_sets_the_mtime_back_is_found(repo: Repository) -> None:
+    file = repo.write("workflows/a.yaml", workflow("a", "x"))
+    repo.settle()
+    rewrite_unseen(file, workflow("a", "y"))
+    assert repo.catalog.fresh("workflow", "a").description == "y"
+    repo.settle()
+    rewrite_unseen(file, workflow("a", "z"))
+    repo.catalog.refresh([file])
+    assert repo.catalog.workflow("a").description == "z"
 
 
 def test_fresh_sees_an_edit_a_swap_a_new_file_and_a_rename(repo: Repository) -> None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from file_clock import FileClock, rewrite_unseen
 
 from datastore import yaml_loader
 from datastore.definition_index import DefinitionIndex
 from datastore.definitions import Catalog, catalog, definition_file
 from datastore.errors import InvalidFile
+from datastore.files import edition_in
 from datastore.index import Index
 
 MODEL = "type: t\nname: {name}\ndescription: {text}\n"
@@ -29,6 +31,7 @@ class Repository:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.clock = FileClock()
         self.parsed: list[str] = []
         self.index = self.open()
 
@@ -36,21 +39,19 @@ class Repository:
         self.real = Index(self.root / "index.db", ("workers",))
         return DefinitionIndex(self.real, threading.Lock())
 
-    def write(self, path: str, text: str, age_s: float = 10.0) -> Path:
+    def write(self, path: str, text: str) -> Path:
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-        stamp = file.stat().st_mtime_ns - int(age_s * 1e9)
-        os.utime(file, ns=(stamp, stamp))
         return file
 
-    def start(self, *, keep: bool = True) -> Catalog:
+    def start(self, *, settled: bool = True) -> Catalog:
         """A start of a server, which keeps what it parsed; `parsed` is what it parsed."""
         self.parsed.clear()
-        found = Catalog(self.root, index=self.index)
-        found.load()
-        if keep:
-            found.keep()
+        found = Catalog(self.root, clock=self.clock, index=self.index)
+        with self.clock.settled(self.root) if settled else nullcontext():
+            found.load()
+        found.keep()
         return found
 
 
@@ -87,7 +88,7 @@ def test_a_second_start_parses_nothing_and_has_the_same(repo: Repository) -> Non
 
 def test_what_changed_came_or_went_meanwhile_is_as_in_the_files(repo: Repository) -> None:
     repo.start()
-    repo.write("models/a.yaml", MODEL.format(name="a2", text="edited"), age_s=5)
+    repo.write("models/a.yaml", MODEL.format(name="a2", text="edited"))
     repo.write("models/new.yaml", MODEL.format(name="new", text="x"))
     (repo.root / "models/deep/b.yaml").unlink()
     second = repo.start()
@@ -103,19 +104,32 @@ def test_what_changed_came_or_went_meanwhile_is_as_in_the_files(repo: Repository
     }
 
 
-def test_a_stat_that_is_too_fresh_is_not_kept(repo: Repository) -> None:
+def test_a_stat_that_is_too_fresh_is_not_kept(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = repo.write("models/a.yaml", MODEL.format(name="a", text="x"))
-    stamp = file.stat().st_mtime_ns + 60 * 10**9
-    os.utime(file, ns=(stamp, stamp))
-    repo.start()
+    tick = edition_in(file.stat())
+    for module in (catalog, definition_file):
+        monkeypatch.setattr(module, "edition_in", lambda _: tick)
+    repo.start(settled=False)
     file.write_text(MODEL.format(name="a", text="y"))
-    os.utime(file, ns=(stamp, stamp))
-    assert repo.start().model("a").description == "y"
+    assert repo.start(settled=False).model("a").description == "y"
+
+
+def test_a_start_finds_a_rewrite_in_place_that_set_the_mtime_back(repo: Repository) -> None:
+    repo.start()
+    rewrite_unseen(repo.root / "models/deep/b.yaml", MODEL.format(name="b", text="c"))
+    repo.real.close()
+    repo.index = repo.open()
+    assert repo.start().model("b").description == "c"
+    assert repo.parsed == ["models/deep/b.yaml"]
+    repo.start()
+    assert repo.parsed == [], "and the index knows it as it is"
 
 
 def test_broken_files_are_never_kept_and_parsed_at_each_start(repo: Repository) -> None:
     repo.start()
-    repo.write("models/a.yaml", "type: t\nname: [a]\n", age_s=5)
+    repo.write("models/a.yaml", "type: t\nname: [a]\n")
     for _ in range(2):
         broken = repo.start()
         assert repo.parsed == ["models/a.yaml"]
@@ -171,14 +185,14 @@ def test_a_broken_row_is_told_and_breaks_no_other(repo: Repository) -> None:
     with pytest.raises(InvalidFile, match=r"^models/a.yaml: what .swamp/index.db has of it is"):
         second.model("a")
     assert second.model("b").description == "b"
-    repo.write("models/a.yaml", MODEL.format(name="a", text="mended"), age_s=5)
+    repo.write("models/a.yaml", MODEL.format(name="a", text="mended"))
     assert second.fresh("model", "a").description == "mended"
 
 
 def test_the_rows_move_along_when_the_index_is_removed(repo: Repository) -> None:
     repo.start()
     (repo.root / "index.db").unlink()
-    repo.write("models/a.yaml", MODEL.format(name="a", text="edited"), age_s=5)
+    repo.write("models/a.yaml", MODEL.format(name="a", text="edited"))
     repo.start()
     repo.real.close()
     repo.index = repo.open()

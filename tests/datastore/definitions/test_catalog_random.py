@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from file_clock import FileClock, rewrite_unseen
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -31,7 +32,8 @@ class Repository(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.models = Path(self.folder.name) / "models"
         (self.models / "deep").mkdir(parents=True)
-        self.catalog = Catalog(Path(self.folder.name))
+        self.clock = FileClock()
+        self.catalog = Catalog(Path(self.folder.name), clock=self.clock)
 
     def teardown(self) -> None:
         self.folder.cleanup()
@@ -41,12 +43,19 @@ class Repository(RuleBasedStateMachine):
         (self.models / file).write_text(f"type: t\nname: {name}\ndescription: m{mark}\n")
 
     @rule(file=FILES, name=NAMES, mark=MARKS)
-    def rewrite_within_one_tick(self, file: str, name: str, mark: str) -> None:
-        path = self.models / file
-        if path.exists():
-            stamp = path.stat().st_mtime_ns
-            self.write(file, name, mark)
-            os.utime(path, ns=(stamp, stamp))
+    def rewrite_unseen(self, file: str, name: str, mark: str) -> None:
+        if there := sorted(self.models.rglob("*.yaml")):
+            path = there[EVERY_FILE.index(file) % len(there)]
+            rewrite_unseen(path, f"type: t\nname: {name}\ndescription: m{mark}\n")
+
+    @rule()
+    def settle(self) -> None:
+        """From here on every file is told by its stat alone."""
+        with self.clock.settled(Path(self.folder.name)):
+            self.look()
+
+    def look(self) -> None:
+        self.catalog.scan()
 
     @rule(file=FILES, name=NAMES, mark=MARKS)
     def swap(self, file: str, name: str, mark: str) -> None:
@@ -83,6 +92,9 @@ class Scanned(Repository):
     @rule(file=FILES, name=NAMES)
     def break_it(self, file: str, name: str) -> None:
         (self.models / file).write_text(f"type: t\nname: {name}\ndescriptoon: m0\n")
+
+    def look(self) -> None:
+        self.compare(None)
 
     @rule(files=st.none() | st.just(EVERY_FILE))
     def compare(self, files: list[str] | None) -> None:
@@ -136,6 +148,10 @@ class Good:
 IDS = {mark: f"{mark * 8}-fb49-425e-9803-525237cd9c47" for mark in "abc"}
 
 
+def _model(name: str, mark: str, text: str) -> str:
+    return f"type: t\nname: {name}\nid: {IDS[mark]}\ndescription: m{text}\n"
+
+
 class ManyAtOnce(RuleBasedStateMachine):
     """Names and ids that clash in every way: what is in force is what a full scan would say.
 
@@ -150,7 +166,8 @@ class ManyAtOnce(RuleBasedStateMachine):
         self.models.mkdir()
         real = Index(Path(self.folder.name) / "index.db", ())
         self.index = DefinitionIndex(real, threading.Lock())
-        self.catalog = Catalog(Path(self.folder.name), index=self.index)
+        self.clock = FileClock()
+        self.catalog = Catalog(Path(self.folder.name), clock=self.clock, index=self.index)
         self.good: dict[str, Good] = {}
         self.names: dict[str, str] = {}
         self.ids: dict[str, str] = {}
@@ -160,30 +177,36 @@ class ManyAtOnce(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 7), name=NAMES, mark=st.sampled_from("abc"), text=MARKS)
     def write(self, number: int, name: str, mark: str, text: str) -> None:
-        file = self.models / f"{number}.yaml"
-        file.write_text(f"type: t\nname: {name}\nid: {IDS[mark]}\ndescription: m{text}\n")
+        self._file(number).write_text(_model(name, mark, text))
+
+    @rule(number=st.integers(0, 7), name=NAMES, mark=st.sampled_from("abc"), text=MARKS)
+    def rewrite_unseen(self, number: int, name: str, mark: str, text: str) -> None:
+        if there := sorted(self.models.iterdir()):
+            rewrite_unseen(there[number % len(there)], _model(name, mark, text))
 
     @rule(number=st.integers(0, 7), other=st.integers(0, 7))
     def rename(self, number: int, other: int) -> None:
-        if (self.models / f"{number}.yaml").exists():
-            os.replace(self.models / f"{number}.yaml", self.models / f"{other}.yaml")
+        if self._file(number).exists():
+            os.replace(self._file(number), self._file(other))
 
     @rule(number=st.integers(0, 7))
     def delete(self, number: int) -> None:
-        (self.models / f"{number}.yaml").unlink(missing_ok=True)
+        self._file(number).unlink(missing_ok=True)
 
-    @rule(number=st.integers(0, 7))
-    def settle(self, number: int) -> None:
-        path = self.models / f"{number}.yaml"
-        if path.exists():
-            stamp = path.stat().st_mtime_ns - 10**9
-            os.utime(path, ns=(stamp, stamp))
+    def _file(self, number: int) -> Path:
+        return self.models / f"{number}.yaml"
+
+    @rule()
+    def settle(self) -> None:
+        """From here on every file is told by its stat alone, and the index may have it."""
+        with self.clock.settled(Path(self.folder.name)):
+            self.scan()
 
     @rule()
     def start_anew(self) -> None:
         """By the paths alone, whichever of the files the index knows."""
         self.catalog.keep()
-        self.catalog = Catalog(Path(self.folder.name), index=self.index)
+        self.catalog = Catalog(Path(self.folder.name), clock=self.clock, index=self.index)
         self.catalog.load()
         self.names, self.ids = {}, {}
         self._compare()

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_clock import FileClock
 
 from datastore import yaml_loader
 from datastore.definitions import Catalog, definition_file
 from datastore.definitions import catalog as catalog_module
-from datastore.definitions.definition_file import DefinitionFile, oddity, stat_in
+from datastore.definitions.definition_file import DefinitionFile, oddity
 from datastore.definitions.view import View
 from datastore.errors import NotFound
+from datastore.files import edition_in
 
 MODEL = "type: t\nname: m{number}\ndescription: {text}\n"
 
@@ -27,9 +29,10 @@ def work_of_one_edit(root: Path, count: int, monkeypatch: pytest.MonkeyPatch) ->
     for number in range(count):
         file = folder / f"{number:08x}.yaml"
         file.write_text(MODEL.format(number=number, text="old"))
-        os.utime(file, ns=(10**18, 10**18))
-    catalog = Catalog(root)
-    catalog.scan()
+    clock = FileClock()
+    catalog = Catalog(root, clock=clock)
+    with clock.settled(root):
+        catalog.scan()
     edited = folder / "00000007.yaml"
     edited.write_text(MODEL.format(number="-edited", text="new"))
     found: Counter[str] = Counter()
@@ -40,7 +43,7 @@ def work_of_one_edit(root: Path, count: int, monkeypatch: pytest.MonkeyPatch) ->
 
     def stat(status: os.stat_result) -> Any:
         found["stats"] += 1
-        return stat_in(status)
+        return edition_in(status)
 
     def odd(path: str) -> str | None:
         found["stats"] += 1
@@ -59,8 +62,8 @@ def work_of_one_edit(root: Path, count: int, monkeypatch: pytest.MonkeyPatch) ->
 
     with monkeypatch.context() as counting:
         counting.setattr(definition_file, "load", load)
-        counting.setattr(definition_file, "stat_in", stat)
-        counting.setattr(catalog_module, "stat_in", stat)
+        counting.setattr(definition_file, "edition_in", stat)
+        counting.setattr(catalog_module, "edition_in", stat)
         counting.setattr(definition_file, "oddity", odd)
         counting.setattr(View, "update", counted_update)
         counting.setattr(View, "_concerned", counted_concerned)
