@@ -19,6 +19,7 @@ from datastore.kinds import WORKERS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp import __version__
+from swamp.open_files import raise_limit
 from swamp.serve.access import token_needed
 from swamp.serve.api import Api
 from swamp.serve.gateway import Gateway
@@ -32,6 +33,9 @@ from swamp.tls import server_context
 
 __all__ = ["ServeOptions", "run_serve"]
 
+OPEN_FILES = 65_536
+"""Files and connections that the server may have open, where the machine allows that many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Door:
@@ -43,6 +47,7 @@ class Door:
 
 def run_serve(options: ServeOptions, report: Report) -> int:
     """Serve until a signal; the exit code. SwampError for what a person can mend."""
+    raise_limit(OPEN_FILES)
     tls = None if options.tls is None else server_context(*options.tls)
     if not options.insecure:
         refuse_open_address(options.host, tls=tls is not None, auth=options.auth)
