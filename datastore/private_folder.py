@@ -9,6 +9,7 @@ lost, and that is said.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from pathlib import Path
 
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 LOOK_S = 0.5
 """How often the folder is looked at, seconds: a few stats."""
 
+NO_FILE_MORE = (errno.EMFILE, errno.ENFILE)
+"""This process, or the machine, has as many files open as it may."""
+
 
 class PrivateFolder:
     """Keeps what the server needs in `.swamp/`."""
@@ -39,6 +43,7 @@ class PrivateFolder:
         secrets = layout.private / "secrets"
         self._folders = WatchedFolders((layout.events, layout.logs, layout.data, secrets))
         self._key: bytes | None = None
+        self._unseen = Trouble(".swamp/ cannot be looked at", log)
         self._refused = Trouble("what was removed from .swamp/ cannot be restored yet", log)
 
     async def keep(self) -> None:
@@ -56,8 +61,11 @@ class PrivateFolder:
             lost, restored = await asyncio.to_thread(self._restore)
             runs = await self._events.restore()
         except OF_THE_DISK as error:
-            self._refused.found(error)
+            # Without a file to open, nothing was seen: neither whole nor removed.
+            blind = isinstance(error, OSError) and error.errno in NO_FILE_MORE
+            (self._unseen if blind else self._refused).found(error)
             return
+        self._unseen.over()
         self._refused.over()
         if runs:
             restored.append(f"events of {len(runs)} live run{'s' if len(runs) > 1 else ''}")

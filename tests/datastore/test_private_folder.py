@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -147,3 +149,17 @@ async def test_a_lock_that_another_process_took_is_told_and_taken_when_free(
     await asyncio.sleep(0.7)
     with pytest.raises(RepositoryLocked):
         RepositoryLock(served.layout).acquire()
+
+
+async def test_that_no_file_can_be_opened_is_told_as_that(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", refuse)
+        await served.until(lambda: bool(caplog.messages))
+    assert caplog.messages[0].startswith(".swamp/ cannot be looked at: ")
+    await served.until(lambda: len(caplog.messages) > 1)
+    assert caplog.messages[1].startswith("no longer so: ") and "removed" not in caplog.text
