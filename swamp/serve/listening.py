@@ -22,6 +22,7 @@ from aiohttp.typedefs import Middleware
 from datastore.errors import SwampError
 from datastore.layout import Layout
 from datastore.trouble import Trouble
+from swamp.serve import peers_fault
 from swamp.serve.answers import ADMIN, Handler, errors_as_json
 from swamp.serve.api import BODY_MAX_BYTES, Api
 
@@ -85,7 +86,11 @@ def application(
     app.router.add_get("/", root)
     app.add_routes(api.routes())
     return web.AppRunner(
-        app, access_log=None, handle_signals=False, shutdown_timeout=CLOSE_WITHIN_S
+        app,
+        access_log=None,
+        logger=peers_fault.log,
+        handle_signals=False,
+        shutdown_timeout=CLOSE_WITHIN_S,
     )
 
 

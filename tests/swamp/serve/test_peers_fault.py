@@ -1,0 +1,88 @@
+"""Who speaks no HTTP fills no log; an error of ours is told as before."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from aiohttp import web
+
+from swamp.serve import peers_fault
+from swamp.serve.api import Api
+from swamp.serve.listening import application
+
+BROKEN_CHUNK = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+
+
+async def reads(request: web.Request) -> web.Response:
+    return web.Response(body=await request.read())
+
+
+async def does_not_read(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def fails(request: web.Request) -> web.Response:
+    raise RuntimeError("ours")
+
+
+class Routes:
+    """In place of the API."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post("/", reads), web.post("/unread", does_not_read), web.get("/fails", fails)]
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    runner = application(cast(Api, Routes()), does_not_read, admin=False)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner.addresses[0][1]
+    await runner.cleanup()
+
+
+async def answer(port: int, says: bytes) -> bytes:
+    """All that is answered until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(says)
+    async with asyncio.timeout(5):
+        try:
+            return await reader.read()
+        finally:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"GET /" + b"a" * 20_000,
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"GET / HTTP/9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        BROKEN_CHUNK,
+        BROKEN_CHUNK.replace(b"/", b"/unread", 1),
+    ],
+    ids=["long", "tls", "version", "length", "chunk", "unread"],
+)
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+async def test_what_is_no_http_is_a_line_for_who_looks_closely(
+    port: int, says: bytes, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(level):
+        assert (await answer(port, says)).startswith(b"HTTP/1.")
+    told = [one for one in caplog.records if one.name == peers_fault.log.name]
+    assert [one.levelname for one in told] == ["DEBUG"] * (level == logging.DEBUG)
+    assert all(one.exc_info is None and len(one.getMessage()) < 300 for one in told)
+    assert level == logging.DEBUG or caplog.messages == []
+
+
+async def test_an_error_of_ours_is_told_with_its_place(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = await answer(port, b"GET /fails HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 500 ")
+    assert [one.levelname for one in caplog.records if one.exc_info] == ["ERROR"]
