@@ -8,10 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
-import ssl
 import time
-from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -22,10 +19,11 @@ from swamp import __version__
 from swamp.open_files import raise_limit
 from swamp.serve.access import token_needed
 from swamp.serve.api import Api
+from swamp.serve.first_words import FirstWords, room_within
 from swamp.serve.gateway import Gateway
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
 from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
-from swamp.serve.reception import Reception
+from swamp.serve.reception import WAITING_MOST, Door, Reception
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.turns import Turns
@@ -37,17 +35,8 @@ OPEN_FILES = 65_536
 """Files and connections that the server may have open, where the machine allows that many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Door:
-    """Where the network comes in. `tls` None: plain HTTP."""
-
-    listener: socket.socket
-    tls: ssl.SSLContext | None
-
-
 def run_serve(options: ServeOptions, report: Report) -> int:
     """Serve until a signal; the exit code. SwampError for what a person can mend."""
-    raise_limit(OPEN_FILES)
     tls = None if options.tls is None else server_context(*options.tls)
     if not options.insecure:
         refuse_open_address(options.host, tls=tls is not None, auth=options.auth)
@@ -59,6 +48,7 @@ def run_serve(options: ServeOptions, report: Report) -> int:
 
 
 async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report: Report) -> None:
+    room = room_within(raise_limit(OPEN_FILES))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -72,17 +62,21 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 return await gateway.serve(request)
             return await api.health(request)
 
-        checks = [token_needed(served.store, served.clock)] if options.auth else []
+        first_words = FirstWords(room, time.monotonic)
+        checks = [first_words.middleware()]
+        if options.auth:
+            checks.append(token_needed(served.store, served.clock))
         public = application(api, root, admin=False, checks=checks)
         await public.setup()
         assert public.server is not None
         try:
             reception = Reception(
-                door.listener,
+                door,
                 public.server,
                 turns,
                 lambda name: served.store.find(WORKERS, name) is not None,
-                tls=door.tls,
+                first_words,
+                waiting_most=min(WAITING_MOST, room),
             )
             admin = application(api, root, admin=True)
             async with on_socket(lock.layout, admin), reception.open():

@@ -11,7 +11,6 @@ out. Over TLS nothing can be read, and nobody waits here.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import re
 import select
@@ -20,22 +19,19 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from itertools import chain
 
 from swamp.protocol import WORKER_HEADER
+from swamp.serve.accepting import ACCEPTED_AT_ONCE, Accepting
+from swamp.serve.first_words import FirstWords
 from swamp.serve.turns import Rank, Turns
-
-BACKLOG = 4096
-"""Connections that may wait in the kernel."""
 
 WAITING_MOST = 4096
 """Workers that may wait here: as many as are let in while the first ones still wait for us."""
 
 TRY_AGAIN_S = 2
 """When those beyond that are to come again; workers spread themselves over half as long more."""
-
-ACCEPTED_AT_ONCE = 16
-"""Connections taken in before others get their turn; over TLS one, as each costs a handshake."""
 
 UPGRADED_AT_ONCE = 4
 """Workers that are brought in by one turn."""
@@ -45,10 +41,6 @@ UNTIL_UPGRADED = 4
 
 FIRST_BYTES = 4096
 """How much of a request is looked at."""
-
-NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-PAUSE_S = 1.0
-"""How long nothing is taken in when the machine has no room for one connection more."""
 
 COME_BACK = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %d\r\nContent-Length: 0\r\n"
@@ -61,23 +53,33 @@ _UPGRADE = re.compile(rb"\r\nUpgrade: *websocket", re.IGNORECASE)
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the network comes in. `tls` None: plain HTTP."""
+
+    listener: socket.socket
+    tls: ssl.SSLContext | None
+
+
 class Reception:
     """Listens, and hands connections over to `protocol`.
 
-    `has_met` tells whether there is a worker of that name.
+    `has_met` tells whether there is a worker of that name. `first_words` bounds those that say
+    nothing; whoever answers requests tells it of them.
     """
 
     def __init__(
         self,
-        listener: socket.socket,
+        door: Door,
         protocol: Callable[[], asyncio.BaseProtocol],
         turns: Turns,
         has_met: Callable[[str], bool],
+        first_words: FirstWords,
         *,
-        tls: ssl.SSLContext | None = None,
         waiting_most: int = WAITING_MOST,
     ) -> None:
-        self._listener, self._protocol, self._tls = listener, protocol, tls
+        self._listener, self._tls = door.listener, door.tls
+        self._protocol, self._first_words = protocol, first_words
         self._turns, self._has_met = turns, has_met
         self._waiting_most = waiting_most
         self._loop = asyncio.get_running_loop()
@@ -93,16 +95,21 @@ class Reception:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Listen meanwhile. Connections that were handed over by its end go on."""
-        self._listener.setblocking(False)
+        # What has said nothing yet waits in the kernel for a while, and costs nothing.
+        with suppress(AttributeError, OSError):
+            self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+        # Over TLS each costs a handshake.
+        at_once = ACCEPTED_AT_ONCE if self._tls is None else 1
+        accepting = Accepting(self._listener, self._look, at_once=at_once)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for rank in self._crowd:
                 self._begin(self._bring_in(rank))
-            self._listen()
+            self._begin(self._first_words.keep())
             try:
-                yield
+                with accepting.open():
+                    yield
             finally:
-                self._loop.remove_reader(self._listener)
                 for task in self._under_way:
                     task.cancel()
                 self._send_away()
@@ -111,33 +118,6 @@ class Reception:
         task = self._tasks.create_task(doing)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-
-    def _listen(self) -> None:
-        # What has said nothing yet waits in the kernel, and costs nothing.
-        with suppress(AttributeError, OSError):
-            self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
-        self._listener.listen(BACKLOG)
-        self._loop.add_reader(self._listener, self._accept)
-
-    def _accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE if self._tls is None else 1):
-            try:
-                connection, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in NO_MORE:
-                    raise
-                log.error("no connection can be taken in: %s; trying again", error.strerror)
-                self._loop.remove_reader(self._listener)
-                self._begin(self._listen_again())
-                return
-            connection.setblocking(False)
-            self._look(connection)
-
-    async def _listen_again(self) -> None:
-        await asyncio.sleep(PAUSE_S)
-        self._loop.add_reader(self._listener, self._accept)
 
     # -- who is it -------------------------------------------------------------------------------
 
@@ -149,6 +129,7 @@ class Reception:
             if connection not in self._silent:
                 self._silent.add(connection)
                 self._loop.add_reader(connection, self._look, connection)
+                self._first_words.expect(connection)
             return
         except OSError:
             said = b""
@@ -156,6 +137,7 @@ class Reception:
             self._silent.discard(connection)
             self._loop.remove_reader(connection)
         if not said:
+            self._first_words.heard(connection.fileno())
             connection.close()
         elif self._tls is not None or not _UPGRADE.search(said):
             self._begin(self._hand_over(connection))
@@ -163,6 +145,8 @@ class Reception:
             self._have_wait(connection, said)
 
     def _have_wait(self, connection: socket.socket, said: bytes) -> None:
+        # It waits for us from now on.
+        self._first_words.heard(connection.fileno())
         known = any(self._has_met(name) for name in _names(said))
         rank = Rank.UPGRADE_KNOWN if known else Rank.UPGRADE_NEW
         if len(self._crowd[rank]) >= self._waiting_most:
@@ -190,6 +174,7 @@ class Reception:
                 turn.over()
 
     async def _hand_over(self, connection: socket.socket) -> None:
+        self._first_words.expect(connection)
         try:
             await self._loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls)
         except OSError as error:

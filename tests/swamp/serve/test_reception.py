@@ -11,7 +11,8 @@ import pytest
 
 from swamp.protocol import calling_card
 from swamp.serve import turns
-from swamp.serve.reception import Reception
+from swamp.serve.first_words import FirstWords
+from swamp.serve.reception import Door, Reception
 from swamp.serve.turns import Rank, Turn, Turns
 
 GET = b"GET /api/v1/health HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -74,7 +75,12 @@ async def opened() -> AsyncIterator[Hall]:
     turn = await gate.begin(Rank.ENROLL_NEW)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         reception = Reception(
-            listener, lambda: Front(came), gate, lambda name: name == "old", waiting_most=3
+            Door(listener, None),
+            lambda: Front(came),
+            gate,
+            lambda name: name == "old",
+            FirstWords(3, lambda: 0.0),
+            waiting_most=3,
         )
         async with reception.open():
             yield Hall(reception, turn, listener.getsockname()[1], came)
