@@ -23,6 +23,7 @@ from datastore.errors import SwampError
 from datastore.layout import Layout
 from datastore.trouble import Trouble
 from swamp.serve import peers_fault
+from swamp.serve.accepting import Accepting
 from swamp.serve.answers import ADMIN, Handler, errors_as_json
 from swamp.serve.api import BODY_MAX_BYTES, Api
 
@@ -100,9 +101,11 @@ async def on_socket(layout: Layout, runner: web.AppRunner) -> AsyncIterator[None
     await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:
-            inode = await _listen(runner, layout.socket)
-            keeper = group.create_task(_keep(runner, layout.socket, inode))
-            yield
+            with contextlib.ExitStack() as listening:
+                own = _OwnSocket(layout.socket, runner, group, listening)
+                await own.listen()
+                keeper = group.create_task(own.keep())
+                yield
             keeper.cancel()
     finally:
         # Nobody may answer there any more, whatever becomes of its file.
@@ -111,22 +114,47 @@ async def on_socket(layout: Layout, runner: web.AppRunner) -> AsyncIterator[None
             await asyncio.to_thread(layout.socket.unlink, missing_ok=True)
 
 
-async def _listen(runner: web.AppRunner, path: Path) -> int:
-    """Listen at `path`, whatever is there; the inode of the socket's file."""
-    bound, inode = await asyncio.to_thread(_bound_anew, path)
-    await web.SockSite(runner, bound).start()
-    return inode
+class _OwnSocket:
+    """The repository's socket at `path`, whose connections `runner` answers."""
 
+    def __init__(
+        self,
+        path: Path,
+        runner: web.AppRunner,
+        group: asyncio.TaskGroup,
+        listening: contextlib.ExitStack,
+    ) -> None:
+        self._path, self._runner = path, runner
+        self._group, self._listening = group, listening
+        self._file: int | None = None
 
-async def _keep(runner: web.AppRunner, path: Path, inode: int) -> None:
-    """Listen again at `path` when its file was removed, say by `git clean -fdx`."""
-    refused = Trouble(f"{path.name} cannot be listened on", log)
-    while True:
-        await asyncio.sleep(LOOK_S)
-        with refused.caught():
-            if await asyncio.to_thread(_inode, path) != inode:
-                inode = await _listen(runner, path)
-                log.warning("%s was removed: listening there again", path.name)
+    async def listen(self) -> None:
+        """Listen there, whatever is there."""
+        bound, self._file = await asyncio.to_thread(_bound_anew, self._path)
+        self._listening.enter_context(bound)
+        self._listening.enter_context(Accepting(bound, self._take).open())
+
+    async def keep(self) -> None:
+        """Listen again when the file was removed, say by `git clean -fdx`."""
+        refused = Trouble(f"{self._path.name} cannot be listened on", log)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with refused.caught():
+                if await asyncio.to_thread(_inode, self._path) != self._file:
+                    await self.listen()
+                    log.warning("%s was removed: listening there again", self._path.name)
+
+    def _take(self, connection: socket.socket) -> None:
+        self._group.create_task(self._hand_over(connection))
+
+    async def _hand_over(self, connection: socket.socket) -> None:
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(self._runner.server, connection)
+        except OSError as error:
+            log.debug("a connection came to nothing: %s", error)
+            connection.close()
 
 
 def _inode(path: Path) -> int | None:
