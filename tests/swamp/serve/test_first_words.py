@@ -7,7 +7,7 @@ import os
 import select
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -114,20 +114,27 @@ async def test_who_made_a_request_may_be_silent_and_counts_no_more(hall: Hall) -
     assert all([await answered(*one) for one in known])
 
 
-def test_who_has_gone_is_not_taken_for_the_next_one() -> None:
+def test_who_has_gone_is_not_taken_for_the_next_one_of_its_number() -> None:
     now_s = [0.0]
     first = FirstWords(MOST, lambda: now_s[0])
-    a_peer, next_one = socket.socketpair()
-    gone = socket.socket(socket.AF_UNIX)
+    gone = socket.socket()
     number = gone.fileno()
+    between, *others = *socket.socketpair(), *socket.socketpair()
     first.expect(gone)
     gone.close()
-    now_s[0] = 20.0
-    with a_peer, next_one, socket.socket(fileno=os.dup2(next_one.fileno(), number)) as following:
+    with ExitStack() as opened:
+        for one in (between, *others):
+            opened.enter_context(one)
+        following = opened.enter_context(socket.socket(fileno=os.dup2(others[1].fileno(), number)))
+        now_s[0] = 10.0
+        first.expect(between)
+        now_s[0] = 20.0
         first.expect(following)
-        for now_s[0] in (31.0, 50.0):
+        ended = []
+        for now_s[0] in (31.0, 45.0, 50.0):
             first.close_late()
-            assert has_ended(following) == (now_s[0] == 50.0)
+            ended.append((has_ended(between), has_ended(following)))
+    assert ended == [(False, False), (True, False), (True, True)]
 
 
 def has_ended(connection: socket.socket) -> bool:
