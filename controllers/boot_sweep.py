@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -31,6 +32,8 @@ from datastore.kinds import (
     Pending,
     Run,
     Step,
+    StepSpec,
+    StepStatus,
     Worker,
 )
 from datastore.kinds.probe import PROBES
@@ -67,7 +70,7 @@ class SweepReport:
     counts: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
     ended_runs: list[str] = field(default_factory=list)
-    """Runs of commands that the sweep ended: nobody has told their end yet."""
+    """Runs that the sweep ended: nobody has told their end yet."""
 
     def summary(self) -> str | None:
         """One line with a count for each; None after a clean stop."""
@@ -97,6 +100,8 @@ class BootSweep:
         self._foreign = set(foreign)
         self._recover = recover
         self._last_alive = last_alive or clock.now()
+        self._over: dict[str, None] = {}
+        """Foreign runs: they end last, as their stories tell how what belongs to them ended."""
         self.report = SweepReport()
 
     def run(self) -> SweepReport:
@@ -111,6 +116,8 @@ class BootSweep:
             self._try(self._lease, lease)
         for step in self._store.live(STEPS):
             self._try(self._step, step)
+        for name in self._over:
+            self._try(self._foreign_run, self._store.get(RUNS, name))
         self._forget_probes()
         return self.report
 
@@ -131,7 +138,7 @@ class BootSweep:
     def _try(self, sweep: Callable[[Any], None], record: Record[Any, Any]) -> None:
         try:
             sweep(record)
-        except DatastoreError as error:
+        except (DatastoreError, ValueError) as error:
             warning = f"{record.kind.title} '{record.name}' could not be swept: {error}"
             self.report.warnings.append(warning)
             log.warning("%s", warning)
@@ -157,7 +164,7 @@ class BootSweep:
             if run.status is None:
                 self._store.commit(removals=[(RUNS, run.name)])
             else:
-                self._change(run, state="failed", ended_at=self._now, failure=NOT_OURS)
+                self._over[run.name] = None
         elif run.spec.own_process:
             self._run_of_command(run)
 
@@ -166,10 +173,31 @@ class BootSweep:
         steps = self._store.by(STEPS, "run", run.name)
         failed = {step.name: _failed(step, PROCESS_ENDED, self._now) for step in steps if step.live}
         steps = tuple(failed.get(step.name, step) for step in steps)
-        ended = _ended(run, steps, self._now)
+        failure = (run.spec.cancel and run.spec.cancel_reason) or PROCESS_ENDED
+        ended = _ended(run, "cancelled" if run.spec.cancel else "failed", failure, steps, self._now)
         story = Story(run.spec.workflow, run.name, build_story(ended, steps, (), ()))
         self._store.commit([*failed.values(), ended], story=story)
         self.report.counts["own"] += 1
+        self.report.ended_runs.append(run.name)
+
+    def _foreign_run(self, run: Run) -> None:
+        """What belongs to it has ended; a step that never got further than waiting is cancelled."""
+        steps = {step.name: step for step in self._store.by(STEPS, "run", run.name)}
+        pendings = self._store.by(PENDING, "run", run.name)
+        leases = self._store.by(LEASES, "run", run.name)
+        in_order = sorted(pendings, key=lambda pending: pending.spec.episode)
+        waited = {
+            step.name: step
+            for step in (_cancelled(pending, self._now) for pending in in_order)
+            if step.name not in steps
+        }
+        ended = _ended(run, "failed", NOT_OURS, [*steps.values(), *waited.values()], self._now)
+        story = None
+        # Nobody vouches for its times: with one that is none there is no story.
+        with suppress(ValueError):
+            text = build_story(ended, [*steps.values(), *waited.values()], pendings, leases)
+            story = Story(run.spec.workflow, run.name, text)
+        self._store.commit([*waited.values(), ended], story=story)
         self.report.ended_runs.append(run.name)
 
     def _pending(self, pending: Pending) -> None:
@@ -214,7 +242,7 @@ class BootSweep:
 
     def _run_is_live(self, name: str) -> bool:
         run = self._store.find(RUNS, name)
-        return run is not None and run.live
+        return run is not None and run.live and name not in self._over
 
 
 def _failed(step: Step, error: str, now: str) -> Step:
@@ -224,20 +252,51 @@ def _failed(step: Step, error: str, now: str) -> Step:
     return step.with_status(step.status.model_copy(update=changes))
 
 
-def _ended(run: Run, steps: Sequence[Step], now: str) -> Run:
+def _cancelled(pending: Pending, now: str) -> Step:
+    """The step that was asked for, at its end."""
+    asked = pending.spec
+    what = StepSpec(
+        run=asked.run,
+        workflow=asked.workflow,
+        job=asked.job,
+        step=asked.step,
+        call=asked.call,
+        placement=asked.placement,
+    )
+    waited_s = asked.waited_before_s + ((pending.status and pending.status.waited_s) or 0.0)
+    status = StepStatus(
+        state="cancelled",
+        ended_at=now,
+        episodes=asked.episode,
+        waited_s=round(waited_s, 3),
+        error=NOT_OURS,
+    )
+    name = pending.name.rpartition(".")[0]
+    return Record(STEPS, name, pending.uid, pending.created_at, what, status, owner=asked.run)
+
+
+def _ended(run: Run, state: str, failure: str, steps: Sequence[Step], now: str) -> Run:
     """The run at its end, with the counts of these steps; what never started is cancelled."""
     assert run.status is not None
     counts = Counter(str(step.state) for step in steps)
     total = max(run.status.counts.total, len(steps))
     counts["cancelled"] += total - len(steps)
-    passed = parse_stamp(now) - parse_stamp(run.status.started_at)
     states = {"running": "failed", "pending": "skipped"}
     changes = {
-        "state": "cancelled" if run.spec.cancel else "failed",
+        "state": state,
         "ended_at": now,
-        "duration_ms": max(0, round(passed.total_seconds() * 1000)),
-        "failure": (run.spec.cancel and run.spec.cancel_reason) or PROCESS_ENDED,
+        "duration_ms": _passed_ms(run.status.started_at, now),
+        "failure": failure,
         "counts": Counts(total=total, **counts),
-        "jobs": {job: states.get(state, state) for job, state in run.status.jobs.items()},
+        "jobs": {job: states.get(was, was) for job, was in run.status.jobs.items()},
     }
     return run.with_status(run.status.model_copy(update=changes))
+
+
+def _passed_ms(start: str, end: str) -> int | None:
+    """None where the start is no time: the record may be anybody's."""
+    try:
+        passed = parse_stamp(end) - parse_stamp(start)
+    except ValueError:
+        return None
+    return max(0, round(passed.total_seconds() * 1000))

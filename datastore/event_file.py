@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ READ_EVENTS = 1_000
 LAST_KIND = "run_completed"
 LAST_LINE_BYTES = 1 << 16
 """Where the last event is looked for; one that is longer is told again, which changes nothing."""
+
+LastEvent = Callable[[], dict[str, Any] | None]
+"""Makes a run's last event from its record; None while the run goes on."""
 
 LOST_KIND = "lost"
 """Stands for an event that was removed from a log and is in memory no more."""

@@ -27,6 +27,7 @@ from datastore.clock import Clock, stamp
 from datastore.event_file import (
     LAST_KIND,
     READ_EVENTS,
+    LastEvent,
     WholeLog,
     append_whole,
     begins_at_1,
@@ -44,6 +45,9 @@ TAIL_EVENTS = 2_000
 """Events of a live run kept in memory; older ones are read from the file."""
 
 Written = Callable[[], None]
+
+UNTOLD_S = 2.0
+"""A run that is over is told its last event within so long, or its readers get it otherwise."""
 
 
 _Entry = tuple[str, bytes | WholeLog | None, Written | None]
@@ -301,16 +305,22 @@ class EventLog:
     # -- reading ---------------------------------------------------------------------------------
 
     async def read(
-        self, run: str, after: int, *, follow: bool
+        self, run: str, after: int, *, follow: bool, last: LastEvent = lambda: None
     ) -> AsyncGenerator[list[bytes], None]:
         """Lines after that number, in lots; with `follow` until the run's last event.
 
-        An empty lot now and then says that the reader is still being served.
+        An empty lot now and then says that the reader is still being served. Who follows a run
+        that is over, and whose log has no last event, is told the one that `last` makes.
         """
         log = self._logs.get(run)
         if log is None:
             async for lot in self._read_file(run, after):
                 yield lot
+                after += len(lot)
+            event = last() if follow and run not in self._logs else None
+            whole = self._loop.run_in_executor(self._pool, is_complete, self._path(run))
+            if not await whole and event is not None:
+                yield [line_of({"seq": after + 1, **event})]
             return
         log.readers += 1
         try:
@@ -326,6 +336,10 @@ class EventLog:
                 elif not follow:
                     # What has been told is about to be in the file.
                     if place.seq >= until or not await _within(news, 1.0):
+                        return
+                elif LAST_KIND not in log.keys and (event := last()) is not None:
+                    if not await _within(news, UNTOLD_S) and LAST_KIND not in log.keys:
+                        yield [line_of({"seq": place.seq + 1, **event})]
                         return
                 elif not await _within(news, 10.0):
                     yield []

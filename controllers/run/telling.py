@@ -18,6 +18,20 @@ from datastore.kinds import PENDING, STEPS, Lease, Pending, Run, StepStatus
 from datastore.store import Store
 
 
+def last_event(run: Run) -> dict[str, Any] | None:
+    """The last event of a run that is over, for who follows one whose log lacks it."""
+    if run.live or run.status is None:
+        return None
+    at, name = run.status.ended_at or run.status.started_at, "run_completed"
+    return {"at": at, "kind": name, "run": run.name, **_end(run), "key": name}
+
+
+def _end(run: Run) -> dict[str, Any]:
+    status = run.status
+    assert status is not None
+    return {"status": status.state, "durationMs": status.duration_ms, "failure": status.failure}
+
+
 class RunTeller:
     """Emits; every method is a plain `def`."""
 
@@ -38,15 +52,7 @@ class RunTeller:
 
     def run_ended(self, run: Run) -> None:
         """The run's record is final; nothing follows."""
-        assert run.status is not None
-        self._events.emit(
-            run.name,
-            "run_completed",
-            "run_completed",
-            status=run.status.state,
-            durationMs=run.status.duration_ms,
-            failure=run.status.failure,
-        )
+        self._events.emit(run.name, "run_completed", "run_completed", **_end(run))
 
     def jobs(self, live: LiveRun) -> None:
         """Jobs that started or ended since the last call."""

@@ -279,7 +279,7 @@ def _run_row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _view_lines(view: dict[str, Any]) -> list[str]:
-    took = f" in {_took(view)}" if "durationMs" in view else ""
+    took = f" in {_took(view)}" if _took(view) else ""
     steps = [(job["name"], step) for job in view["jobs"] for step in job["steps"]]
     lines = [
         f"Run {view['id']}",
@@ -302,7 +302,8 @@ def _step_row(job: str, step: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _took(view: dict[str, Any]) -> str:
-    return show_duration(view["durationMs"] / 1000) if "durationMs" in view else ""
+    took_ms = view.get("durationMs")
+    return "" if took_ms is None else show_duration(took_ms / 1000)
 
 
 prune.declare(app)

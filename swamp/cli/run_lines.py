@@ -103,13 +103,12 @@ class RunLines:
         return [self._line(SYSTEM, f"Starting workflow {self._workflow} · {_time(event)}"), ""]
 
     def _run_completed(self, event: Event) -> list[str]:
-        took = f"{_took(event)} · {_time(event)}"
         ends = {
-            "succeeded": f"Completed workflow {self._workflow} succeeded in {took}",
-            "failed": f"Failed workflow {self._workflow} in {took}",
-            "cancelled": f"Cancelled workflow {self._workflow} after {took}",
+            "succeeded": f"Completed workflow {self._workflow} succeeded{_took(event)}",
+            "failed": f"Failed workflow {self._workflow}{_took(event)}",
+            "cancelled": f"Cancelled workflow {self._workflow}{_took(event, 'after')}",
         }
-        lines = ["", self._line(SYSTEM, ends[event["status"]])]
+        lines = ["", self._line(SYSTEM, f"{ends[event['status']]} · {_time(event)}")]
         if event.get("failure"):
             lines += ["", *(self._line(SYSTEM, text) for text in event["failure"].splitlines())]
         return lines
@@ -126,7 +125,7 @@ class RunLines:
     def _job_completed(self, event: Event) -> list[str]:
         self._jobs.pop(event["job"], None)
         if event["status"] == "succeeded":
-            return [self._of(event, f"completed in {_took(event)} · {_time(event)}")]
+            return [self._of(event, f"completed{_took(event)} · {_time(event)}")]
         return [self._of(event, f"{event['status']} · {_time(event)}")]
 
     # -- steps -----------------------------------------------------------------------------------
@@ -190,12 +189,12 @@ class RunLines:
         return [self._of(event, f"running {step} on {event['worker']}")]
 
     def _step_completed(self, event: Event) -> list[str]:
-        return self._ended(event, f"done {event['step']} in {_took(event)}")
+        return self._ended(event, f"done {event['step']}{_took(event)}")
 
     def _step_failed(self, event: Event) -> list[str]:
         allowed = " (allowed)" if event.get("allowedFailure") else ""
         waited = event["step"] in self._job(event).waiting
-        lines = self._ended(event, f"failed {event['step']} in {_took(event)}{allowed}")
+        lines = self._ended(event, f"failed {event['step']}{_took(event)}{allowed}")
         # The first failure becomes the run's and is told at its end. Why a step waited was said
         # all along, so where it waited in vain it is not said twice, if that end is near.
         goes_on = any(job.unfinished for job in self._jobs.values())
@@ -211,7 +210,7 @@ class RunLines:
         return self._ended(event, f"skipped {event['step']}{_because(event)}")
 
     def _step_cancelled(self, event: Event) -> list[str]:
-        lines = self._ended(event, f"cancelled {event['step']} after {_took(event)}")
+        lines = self._ended(event, f"cancelled {event['step']}{_took(event, 'after')}")
         if event.get("error"):
             # Told only where the run itself goes on.
             lines.append(self._of(event, f"  {event['error']}"))
@@ -262,8 +261,10 @@ def _time(event: Event) -> str:
     return f"{datetime.fromisoformat(event['at']).astimezone(UTC):%H:%M:%S} UTC"
 
 
-def _took(event: Event) -> str:
-    return show_duration(event["durationMs"] / 1000)
+def _took(event: Event, word: str = "in") -> str:
+    """` in 1.5s`; nothing where nobody knows how long it took."""
+    took_ms = event.get("durationMs")
+    return "" if took_ms is None else f" {word} {show_duration(took_ms / 1000)}"
 
 
 def _after(event: Event) -> str:

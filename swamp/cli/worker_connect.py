@@ -208,8 +208,9 @@ def worker_line(event: dict[str, Any]) -> str | None:
     if kind == "dispatch_finished":
         how = "done" if event["status"] == "success" else "failed"
         error = f": {event['error']}" if event.get("error") else ""
-        took = show_duration(event["durationMs"] / 1000)
-        return f"{how} {_what(event)} in {took} {_how(event)}{error}"
+        took_ms = event.get("durationMs")
+        took = "" if took_ms is None else f" in {show_duration(took_ms / 1000)}"
+        return f"{how} {_what(event)}{took} {_how(event)}{error}"
     if kind == "retrying":
         return f"trying again in {show_duration(event['delayMs'] / 1000)}"
     if kind in ("disconnected", "draining", "stopped"):

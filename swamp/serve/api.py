@@ -8,10 +8,12 @@ repository's socket alone: whoever may open that may edit the files anyway.
 from __future__ import annotations
 
 from contextlib import aclosing, suppress
+from typing import Any
 
 from aiohttp import web
 
 from controllers.retention import Keep
+from controllers.run.telling import last_event
 from datastore.clock import stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
 from swamp import __version__, run_views, tokens, views
@@ -194,7 +196,9 @@ class Api:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         # A client may leave at any time; it reads on from any number when it comes back.
-        lots = self._served.events.read(run.name, int(after), follow=follow)
+        lots = self._served.events.read(
+            run.name, int(after), follow=follow, last=lambda: self._last_event(run.name)
+        )
         with suppress(ConnectionResetError):
             async with aclosing(lots):
                 async for lot in lots:
@@ -230,6 +234,10 @@ class Api:
             return self._store.get(RUNS, near[0])
         what = f"{len(near)} runs begin with '{wanted}': give more of the id" if near else None
         raise ApiError(404, "run_not_found", what or f"no run '{wanted}'; see `swamp run list`")
+
+    def _last_event(self, name: str) -> dict[str, Any] | None:
+        run = self._store.find(RUNS, name)
+        return None if run is None else last_event(run)
 
     def _exact(self, run: Run) -> Run:
         """A live run with the counts of this instant; its record has them a second late."""

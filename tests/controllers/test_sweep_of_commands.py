@@ -1,4 +1,4 @@
-"""What a command without a server left: its run ends with its process, and nothing else does."""
+"""Runs that the boot sweep ends: those of commands whose process has gone, and foreign ones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ from typing import Any
 
 from run_rig import AT, TASK, AtOnce
 
-from controllers.boot_sweep import PROCESS_ENDED, BootSweep
+from controllers.boot_sweep import NOT_OURS, PROCESS_ENDED, BootSweep
 from datastore.clock import SystemClock
-from datastore.kinds import KINDS, RUNS, STEPS, Counts, RunSpec, RunStatus, StepSpec, StepStatus
+from datastore.kinds import (
+    KINDS,
+    PENDING,
+    RUNS,
+    STEPS,
+    Call,
+    Counts,
+    PendingSpec,
+    PendingStatus,
+    Placement,
+    RunSpec,
+    RunStatus,
+    StepSpec,
+    StepStatus,
+)
 from datastore.record import Record
 from datastore.store import Store
 
@@ -67,3 +81,47 @@ def test_a_command_leaves_what_others_left_to_the_next_server() -> None:
     assert report.summary() is None
     assert [run.name for run in store.live(RUNS)] == ["served", "planted"]
     assert len(store.live(STEPS)) == 2
+
+
+def test_a_foreign_run_ends_whole_and_last_and_with_a_story() -> None:
+    store = new_store()
+    put_run(store, "planted", "succeeded", "running")
+    put_run(store, "timeless")
+    run = store.get(RUNS, "timeless")
+    assert run.status is not None
+    store.commit([run.with_status(run.status.model_copy(update={"started_at": "soon"}))])
+    call = Call(model="m", model_type="command/shell", method="execute")
+    for episode in (1, 2):
+        asked = PendingSpec(
+            run="planted", workflow="w", job="k", step="t", episode=episode, call=call,
+            placement=Placement(),
+        )  # fmt: skip
+        status = PendingStatus(state="waiting", queued_at=AT)
+        name = f"planted.k.t.{episode}"
+        store.commit([Record(PENDING, name, name, AT, asked, status)])
+    foreign = [("runs", "planted"), ("runs", "timeless"), ("pending", "planted.k.t.2")]
+    stories = []
+    commit = store.commit
+
+    def seen(*args: Any, **options: Any) -> None:
+        stories.append(options.get("story"))
+        commit(*args, **options)
+
+    store.commit = seen  # type: ignore[method-assign]
+    report = BootSweep(store, SystemClock(), foreign=foreign).run()
+    assert report.ended_runs == ["planted", "timeless"]
+    status_of = store.get(RUNS, "planted").status
+    assert status_of is not None
+    assert (status_of.state, status_of.failure) == ("failed", NOT_OURS)
+    assert status_of.counts == Counts(total=3, succeeded=1, failed=1, cancelled=1)
+    assert status_of.ended_at is not None
+    assert (status_of.duration_ms or 0) > 0
+    waited = store.get(STEPS, "planted.k.t").status
+    assert waited is not None
+    assert (waited.state, waited.error, waited.episodes) == ("cancelled", NOT_OURS, 2)
+    told = {story.run: story.text for story in stories if story is not None}
+    assert told.keys() == {"planted", "timeless"}
+    assert told["planted"].count("state: orphaned") == 2
+    timeless = store.get(RUNS, "timeless").status
+    assert timeless is not None
+    assert (timeless.state, timeless.duration_ms) == ("failed", None)

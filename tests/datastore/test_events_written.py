@@ -93,3 +93,35 @@ async def test_a_long_log_is_read_in_order_also_where_its_file_is_written_anew_m
     finally:
         await asyncio.to_thread(log.close)
     assert seqs == list(range(1, count + 1))
+
+
+async def test_who_follows_a_run_that_is_over_gets_its_end_also_where_nobody_tells_it(
+    tmp_path: Path,
+) -> None:
+    """Regression: a run that the boot sweep had ended was followed for ever."""
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    end = {"kind": "run_completed", "key": "run_completed", "status": "failed"}
+
+    async def kinds(run: str, after: int = 0, *, follow: bool = True) -> list[tuple[int, str]]:
+        lots = log.read(run, after, follow=follow, last=lambda: end)
+        events = [parse_line(line) or {} for lot in [lot async for lot in lots] for line in lot]
+        return [(event["seq"], event["kind"]) for event in events]
+
+    try:
+        log.emit("live", "a", "step_waiting")
+        async with asyncio.timeout(8):
+            assert await kinds("live") == [(1, "step_waiting"), (2, "run_completed")]
+            reader = asyncio.ensure_future(kinds("live"))
+            await asyncio.sleep(0.2)
+            log.emit("live", "b", "step_cancelled")
+            log.emit("live", "run_completed", "run_completed")
+            told = [(1, "step_waiting"), (2, "step_cancelled"), (3, "run_completed")]
+            assert await reader == told
+            assert await kinds("live") == told
+            assert await kinds("live", 3) == []
+            (tmp_path / "cut.jsonl").write_bytes(b'{"seq":1,"kind":"step_waiting"}\n')
+            assert await kinds("cut") == [(1, "step_waiting"), (2, "run_completed")]
+            assert await kinds("cut", follow=False) == [(1, "step_waiting")]
+            assert await kinds("gone", 7) == [(8, "run_completed")]
+    finally:
+        await asyncio.to_thread(log.close)

@@ -172,3 +172,41 @@ def test_a_token_stays_valid_without_journal_and_index_and_that_is_what_is_said(
     assert "is ignored" not in server.log()
     assert _swept(server) == []
     assert [one["level"] for one in repo.json("doctor")["findings"] if one["level"] != "ok"] == []
+
+
+def test_a_run_that_nobody_vouches_for_ends_like_every_other_and_is_told(repo: Repo) -> None:
+    _placed(repo, "nobody", "late", "true")
+    server = repo.serve()
+    follower = repo.start("workflow", "run", "nobody")
+    repo.until(lambda: repo.json("worker", "queue") != [], "the waiting step")
+    server.terminate()
+    for path in (repo.path / ".swamp").glob("index.db*"):
+        path.unlink()
+    second = repo.serve()
+    out, _ = follower.communicate(timeout=30)
+    assert "cancelled s" in out
+    assert "not written by this server" in out
+    assert "Traceback" not in out
+    run = repo.json("run", "list")["runs"][0]
+    assert run["status"] == "failed"
+    assert run["durationMs"] > 0
+    log = repo.path / ".swamp/events" / f"{run['runId']}.jsonl"
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["kind"] for event in events[-3:]] == [
+        "step_cancelled", "job_completed", "run_completed",
+    ]  # fmt: skip
+    assert events[-1]["failure"] == "not written by this server"
+    story = repo.path / "datastore/history/nobody" / f"{run['runId']}.yaml"
+    repo.until(story.exists, "the story")
+    assert "state: orphaned" in story.read_text()
+    assert repo.json("run", "watch", run["runId"], code=1)["status"] == "failed"
+
+    # A kill between the sweep and the event: the next start tells it, and once.
+    second.terminate(signal.SIGKILL)
+    log.write_text("".join(json.dumps(event) + "\n" for event in events[:-3]))
+    repo.serve()
+    assert "Failed workflow nobody in" in repo.swamp("run", "watch", run["runId"], code=1).stdout
+    again = [json.loads(line)["key"] for line in log.read_text().splitlines()]
+    assert again == [event["key"] for event in events]
+    log.unlink()
+    assert "Failed workflow nobody in" in repo.swamp("run", "watch", run["runId"], code=1).stdout

@@ -324,3 +324,21 @@ def test_who_waited_in_vain_is_told_why_at_once_where_the_run_goes_on() -> None:
         "    job │ failed a in 5.0s · 14:29:11 UTC",
         f"    job │   {why}",
     ]
+
+
+def test_what_nobody_timed_is_told_without_a_duration() -> None:
+    script = started("w", "job")
+    for kind in ("step_completed", "step_failed", "step_cancelled"):
+        script.at(1, kind, job="job", step="a", durationMs=None)
+    script.at(1, "job_completed", job="job", status="succeeded")
+    script.at(1, "run_completed", status="failed", durationMs=None, failure="why")
+    assert script.shown[3:] == [
+        "    job │ done a · 14:29:07 UTC",
+        "    job │ failed a · 14:29:07 UTC",
+        "    job │ cancelled a · 14:29:07 UTC",
+        "    job │ completed · 14:29:07 UTC",
+        "",
+        " system │ Failed workflow w · 14:29:07 UTC",
+        "",
+        " system │ why",
+    ]
