@@ -27,6 +27,9 @@ from swamp.serve.accepting import Accepting
 from swamp.serve.answers import ADMIN, Handler, errors_as_json
 from swamp.serve.api import BODY_MAX_BYTES, Api
 
+IDLE_S = 75.0
+"""How long a connection may be kept between two requests; clients give theirs up much earlier."""
+
 CLOSE_WITHIN_S = 2.0
 """How long requests that are under way get at the stop, seconds."""
 
@@ -91,6 +94,7 @@ def application(
         access_log=None,
         logger=peers_fault.log,
         handle_signals=False,
+        keepalive_timeout=IDLE_S,
         shutdown_timeout=CLOSE_WITHIN_S,
     )
 
