@@ -51,14 +51,15 @@ ALLOWED: Mapping[str, tuple[str, int, Allowance]] = {
     "pss": ("MiB", MIB, Allowance(0.2, 8 * MIB)),
     "rss": ("MiB", MIB, Allowance(0.2, 8 * MIB)),
     "fds": ("", 1, Allowance()),
-    "threads": ("", 1, Allowance()),
+    "threads": ("", 1, Allowance(0.0, 2)),
     "journal": ("KiB", 1024, Allowance(0.0, 64 * 1024)),
     "index": ("MiB", MIB, Allowance(0.1, MIB)),
     "databases": ("MiB", MIB, Allowance(1.0, 8 * MIB)),
     "files": ("", 1, Allowance(0.0, 5)),
 }
 """By field: the unit it is shown in, its size, and what is no growth. Memory: the allocator keeps
-what was needed at the fullest moment, in pieces. Databases: the same, on disk."""
+what was needed at the fullest moment, in pieces. Databases: the same, on disk. Threads: those of
+pools, which have an end, are started when one is needed that is not idle just then."""
 
 
 def look(pid: int, repository: Path) -> Health:
