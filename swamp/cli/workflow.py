@@ -194,7 +194,11 @@ def run(
     if client is None:
         run_here(console, body, lines)
         return
-    started = client.post("/api/v1/runs", body)
+    try:
+        started = client.post("/api/v1/runs", body)
+    except KeyboardInterrupt:
+        console.note("The server may have taken the run on already; see: swamp run list")
+        raise
     console.detail(f"run {started['id']}")
     for warning in started.get("warnings", ()):
         console.warn(warning)

@@ -114,6 +114,8 @@ def test_a_run_survives_its_client_and_is_watched_again_from_any_event(repo: Rep
     worker = repo.worker("w1", "--label", "pool=worker")
     client = repo.start("workflow", "run", "wait", "--server", repo.url)
     worker.lines.kind("dispatch_started")
+    assert client.stdout is not None
+    assert "Starting workflow wait" in client.stdout.readline(), "from now on it knows its run"
     client.send_signal(signal.SIGINT)
     said, _ = client.communicate(timeout=20)
     run_id = repo.json("run", "list")["runs"][0]["runId"]
