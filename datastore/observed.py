@@ -47,7 +47,6 @@ ROUND_MAX = 1000
 """Files of one round, and so rows of one transaction of the index."""
 _REST_MIN_S, _REST_MAX_S = 0.02, 0.5
 _REST_PER_FILE_S = 0.002
-_STORY_AFTER_S = 0.01
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 
@@ -277,8 +276,6 @@ class ObservedWriter:
         until_s = time.monotonic() + seconds
         while not self._stopping.is_set() and (left_s := until_s - time.monotonic()) > 0:
             if self._hurry.wait(left_s):
-                # First whoever follows the run is told of its end, and other runs may end as well.
-                self._stopping.wait(_STORY_AFTER_S)
                 self._hurry.clear()
                 self.round(stories_only=True)
 
