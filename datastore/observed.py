@@ -24,17 +24,9 @@ from datastore.courtesy import Pause, no_pause
 from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.index import Index, IndexRow
-from datastore.journal import Op, Story
+from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout
-from datastore.observed_files import (
-    Key,
-    ObservedFiles,
-    Stored,
-    Waiting,
-    data_of,
-    key_of,
-    take_over,
-)
+from datastore.observed_files import ObservedFiles, Stored, data_of
 from datastore.record import Kind
 from datastore.record_file import MAX_BYTES
 from datastore.sqlite_file import is_broken, to_json
@@ -49,6 +41,8 @@ _REST_MIN_S, _REST_MAX_S = 0.02, 0.5
 _REST_PER_FILE_S = 0.002
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
+
+Key = tuple[str, str]
 
 
 class Verdict(Enum):
@@ -69,6 +63,14 @@ class RescanReport:
     unknown: tuple[str, ...] = ()
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """A record's latest change, and the first one that its file does not show yet."""
+
+    first_seq: int
+    op: Op | Stored
+
+
 class ObservedWriter:
     """Writes what `follow` is told. `round` and `put_back` exclude each other across threads."""
 
@@ -83,12 +85,10 @@ class ObservedWriter:
         self._lock = threading.Lock()
         self.files_lock = threading.Lock()
         """Of the files and the index; to be held by whoever uses the index, never for long."""
-        self._waiting: dict[Key, Waiting] = {}
-        self._writing: dict[Key, Waiting] = {}
-        self._failed: dict[Key, Waiting] = {}
+        self._waiting: dict[Key, _Waiting] = {}
+        self._writing: dict[Key, _Waiting] = {}
+        self._failed: dict[Key, _Waiting] = {}
         self._followed = followed
-        self._stories: list[Key] = []
-        self._hurry = threading.Event()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._give_up_at: float | None = None
@@ -103,17 +103,13 @@ class ObservedWriter:
         """Take durable changes in order, the first under that seq. Never blocks for the disk."""
         with self._lock:
             for seq, op in enumerate(ops, first_seq):
-                key = key_of(op)
+                key = _key(op)
                 waiting = self._waiting.get(key)
                 if waiting is None:
-                    self._waiting[key] = Waiting(seq, op)
+                    self._waiting[key] = _Waiting(seq, op)
                 else:
                     waiting.op = op
                 self._followed = max(self._followed, seq)
-                if isinstance(op, Story):
-                    self._stories.append(key)
-            if self._stories:
-                self._hurry.set()
         self._wake.set()
 
     @property
@@ -163,7 +159,6 @@ class ObservedWriter:
         """
         self._give_up_at = time.monotonic() + give_up_after_s
         self._stopping.set()
-        self._hurry.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
@@ -267,17 +262,10 @@ class ObservedWriter:
             if self._give_up_at is None:
                 # A record that begins and ends during the rest is one file written once. The
                 # more there is to write, the longer the rest: this is where load costs least.
-                self._rest(min(max(_REST_MIN_S, written * _REST_PER_FILE_S), _REST_MAX_S))
+                rest_s = min(max(_REST_MIN_S, written * _REST_PER_FILE_S), _REST_MAX_S)
+                self._stopping.wait(rest_s)
             elif not self._failed_or_waiting() or time.monotonic() >= self._give_up_at:
                 return
-
-    def _rest(self, seconds: float) -> None:
-        """Rest, but for the stories of runs that end: people look at those next."""
-        until_s = time.monotonic() + seconds
-        while not self._stopping.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            if self._hurry.wait(left_s):
-                self._hurry.clear()
-                self.round(stories_only=True)
 
     def _patience_s(self) -> float | None:
         with self._lock:
@@ -289,10 +277,10 @@ class ObservedWriter:
         with self._lock:
             return bool(self._failed or self._waiting)
 
-    def round(self, *, stories_only: bool = False) -> int:
+    def round(self) -> int:
         """Write what waits, ROUND_MAX files at most; how many there were."""
         with self.files_lock:
-            batch = self._take(stories_only)
+            batch = self._take()
             if batch:
                 failed = self._write(batch)
                 with self._lock:
@@ -306,28 +294,25 @@ class ObservedWriter:
         while self._waiting:
             self.round()
 
-    def _take(self, stories_only: bool) -> dict[Key, Waiting]:
+    def _take(self) -> dict[Key, _Waiting]:
         with self._lock:
             if self._failed and time.monotonic() >= self._retry_at:
                 self._bring_back_failed()
-            keys = [key for key in self._stories if key in self._waiting]
-            self._stories.clear()
-            if not stories_only:
-                keys = list(self._waiting)[:ROUND_MAX]
+            keys = list(self._waiting)[:ROUND_MAX]
             self._writing = {key: self._waiting.pop(key) for key in keys}
             for key in self._failed.keys() & self._writing.keys():
                 # Written after the newer change, the older one would undo it.
-                take_over(self._writing[key], self._failed.pop(key))
+                _take_over(self._writing[key], self._failed.pop(key))
             return self._writing
 
     def _bring_back_failed(self) -> None:
         for key, failed in self._failed.items():
-            take_over(self._waiting.setdefault(key, failed), failed)
+            _take_over(self._waiting.setdefault(key, failed), failed)
         self._failed = {}
 
-    def _write(self, batch: Mapping[Key, Waiting]) -> dict[Key, Waiting]:
+    def _write(self, batch: Mapping[Key, _Waiting]) -> dict[Key, _Waiting]:
         """Write a round; the part of it that the disk refused."""
-        failed: dict[Key, Waiting] = {}
+        failed: dict[Key, _Waiting] = {}
         puts: list[tuple[str, IndexRow]] = []
         removals: list[Key] = []
         reason: str | None = None
@@ -390,3 +375,18 @@ class ObservedWriter:
                 log.warning("the files of datastore/ can be written again")
         if reason is not None or not self._failed:
             self._trouble = reason
+
+
+def _take_over(newer: _Waiting, older: _Waiting) -> None:
+    """Let the newer change stand for both: the file shows neither yet."""
+    newer.first_seq = min(newer.first_seq, older.first_seq)
+
+
+def _key(op: Op | Stored) -> Key:
+    match op:
+        case Put(record):
+            return record.kind.folder, record.name
+        case Story(_, run, _):
+            return HISTORY, run
+        case Remove(kind, name) | Stored(kind, name):
+            return kind.folder, name

@@ -18,15 +18,11 @@ from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout
 from datastore.record import Kind
 from datastore.sqlite_file import to_json
-from datastore.sqlite_journal import HISTORY
 from datastore.yaml_emitter import emit
 
 log = logging.getLogger(__name__)
 
 _TEMP = re.compile(r"\.[0-9]+-[0-9]+\.tmp")
-
-
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +37,6 @@ class Stored:
     def finished(self) -> bool:
         state = (self.document.get("status") or {}).get("state")
         return state not in self.kind.live_states
-
-
-@dataclass(slots=True)
-class Waiting:
-    """A record's latest change, and the first one that its file does not show yet."""
-
-    first_seq: int
-    op: Op | Stored
-
-
-def take_over(newer: Waiting, older: Waiting) -> None:
-    """Let the newer change stand for both: the file shows neither yet."""
-    newer.first_seq = min(newer.first_seq, older.first_seq)
-
-
-def key_of(op: Op | Stored) -> Key:
-    """Kind and name of what it changes; a story's kind is that of its rows in the journal."""
-    match op:
-        case Put(record):
-            return record.kind.folder, record.name
-        case Story(_, run, _):
-            return HISTORY, run
-        case Remove(kind, name) | Stored(kind, name):
-            return kind.folder, name
 
 
 class ObservedFiles:

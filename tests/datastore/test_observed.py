@@ -375,19 +375,3 @@ def test_a_file_that_was_only_copied_or_touched_is_as_it_was_written(observed: F
     (row,) = observed.index.rows("workers")
     assert row.stat == copied, "and known from now on"
     assert observed.writer.put_back("workers", "a") is Verdict.SAME
-
-
-def test_the_story_of_a_run_is_written_while_other_files_rest(
-    observed: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datastore.observed._REST_MIN_S", 3600.0)
-    monkeypatch.setattr("datastore.observed._REST_MAX_S", 3600.0)
-    observed.writer.start()
-    observed.writer.follow(1, [Put(worker("a"))])
-    until(lambda: observed.writer.shown_through() == 1)
-    observed.writer.follow(2, [Put(worker("b")), Story("w", "r1", "run: r1\n")])
-    story = observed.layout.story_file("w", "r1")
-    until(lambda: story.exists() and story.read_text() == "run: r1\n")
-    assert observed.writer.shown_through() == 1, "the other one still rests"
-    observed.writer.stop()
-    assert observed.writer.shown_through() == 3
