@@ -87,6 +87,7 @@ class BootSweep:
         self,
         store: Store,
         clock: Clock,
+        new_uid: Callable[[], str],
         *,
         foreign: Iterable[tuple[str, str]] = (),
         recover: bool = True,
@@ -97,6 +98,7 @@ class BootSweep:
         `last_alive`: until when the earlier process lived, so that waiting counts until then."""
         self._store = store
         self._now = stamp(clock.now())
+        self._new_uid = new_uid
         self._foreign = set(foreign)
         self._recover = recover
         self._last_alive = last_alive or clock.now()
@@ -188,7 +190,7 @@ class BootSweep:
         in_order = sorted(pendings, key=lambda pending: pending.spec.episode)
         waited = {
             step.name: step
-            for step in (_cancelled(pending, self._now) for pending in in_order)
+            for step in (_cancelled(one, self._new_uid(), self._now) for one in in_order)
             if step.name not in steps
         }
         ended = _ended(run, "failed", NOT_OURS, [*steps.values(), *waited.values()], self._now)
@@ -252,7 +254,7 @@ def _failed(step: Step, error: str, now: str) -> Step:
     return step.with_status(step.status.model_copy(update=changes))
 
 
-def _cancelled(pending: Pending, now: str) -> Step:
+def _cancelled(pending: Pending, uid: str, now: str) -> Step:
     """The step that was asked for, at its end."""
     asked = pending.spec
     what = StepSpec(
@@ -272,7 +274,7 @@ def _cancelled(pending: Pending, now: str) -> Step:
         error=NOT_OURS,
     )
     name = pending.name.rpartition(".")[0]
-    return Record(STEPS, name, pending.uid, pending.created_at, what, status, owner=asked.run)
+    return Record(STEPS, name, uid, pending.created_at, what, status, owner=asked.run)
 
 
 def _ended(run: Run, state: str, failure: str, steps: Sequence[Step], now: str) -> Run:

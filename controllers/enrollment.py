@@ -205,7 +205,7 @@ class EnrollmentController:
 
     def has_met(self, hello: Hello) -> bool:
         """Whether the worker has a record already; EnrollmentRefused as for `enroll`."""
-        return self._store.find(WORKERS, self.expected_name(hello)) is not None
+        return self._store.has(WORKERS, self.expected_name(hello))
 
     def enroll(self, hello: Hello) -> Worker:
         """Redeem the token, then bind or renew the worker's record: one commit, in one `def`."""

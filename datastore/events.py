@@ -49,7 +49,6 @@ Written = Callable[[], None]
 UNTOLD_S = 2.0
 """A run that is over is told its last event within so long, or its readers get it otherwise."""
 
-
 _Entry = tuple[str, bytes | WholeLog | None, Written | None]
 """A run, a line of its log (None: the log goes), and whom to tell once that is done."""
 
@@ -318,8 +317,9 @@ class EventLog:
                 yield lot
                 after += len(lot)
             event = last() if follow and run not in self._logs else None
-            whole = self._loop.run_in_executor(self._pool, is_complete, self._path(run))
-            if not await whole and event is not None:
+            if event is not None and not await self._loop.run_in_executor(
+                self._pool, is_complete, self._path(run)
+            ):
                 yield [line_of({"seq": after + 1, **event})]
             return
         log.readers += 1

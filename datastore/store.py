@@ -136,6 +136,10 @@ class Store:
         row: Any = self._tables[kind.folder].rows.get(name)
         return kind.load(json.loads(row), revision=LOADED) if type(row) is bytes else row
 
+    def has(self, kind: Kind[Any, Any], name: str) -> bool:
+        """Whether there is such a record; nothing parsed."""
+        return name in self._tables[kind.folder].rows
+
     def get(self, kind: Kind[S, T], name: str) -> Record[S, T]:
         """The record; NotFound without it."""
         record = self.find(kind, name)

@@ -83,7 +83,7 @@ class Planner:
             self._context.check_call(planned.call)
             return planned
 
-        unit = f"{job.name}/{step.name}"
+        unit = kept_name(live.graph.unit_of(key))
         if unit not in live.plans_aside:
             live.plans_aside[unit] = _may_take_long(live.workflow, job, step, run)
         if live.plans_aside[unit]:

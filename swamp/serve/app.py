@@ -74,7 +74,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 door,
                 public.server,
                 turns,
-                lambda name: served.store.find(WORKERS, name) is not None,
+                lambda name: served.store.has(WORKERS, name),
                 first_words,
                 waiting_most=min(WAITING_MOST, room),
             )

@@ -338,6 +338,7 @@ class Orchestrator:
         sweep = BootSweep(
             store,
             self._clock,
+            self._new_id,
             foreign=found.unvouched,
             recover=recover,
             last_alive=self._lock.last_held,

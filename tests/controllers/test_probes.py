@@ -426,7 +426,7 @@ async def test_a_restart_of_the_server_leaves_nothing_of_a_probe() -> None:
         await fleet.enroll()
         await fleet.says(Accepted(dispatch=fleet.probe().dispatch))
         assert len(fleet.left()) == 2
-    report = BootSweep(fleet.store, SystemClock()).run()
+    report = BootSweep(fleet.store, SystemClock(), lambda: "new").run()
     assert fleet.left() == []
     assert report.counts["expired"] == 1
     assert report.warnings == []

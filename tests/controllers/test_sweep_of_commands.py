@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from run_rig import AT, TASK, AtOnce
@@ -46,11 +47,15 @@ def new_store() -> Store:
     return Store(KINDS.values(), AtOnce())
 
 
+def boot(store: Store, foreign: Sequence[tuple[str, str]] = ()) -> BootSweep:
+    return BootSweep(store, SystemClock(), lambda: "new", foreign=foreign)
+
+
 def test_a_run_of_a_command_ends_with_its_process_whoever_starts_next() -> None:
     for sweep in (BootSweep.run, BootSweep.run_of_commands):
         store = new_store()
         put_run(store, "own", "failed", "running", own_process=True)
-        report = sweep(BootSweep(store, SystemClock()))
+        report = sweep(boot(store))
         assert report.summary() == "Boot sweep: 1 run ended with the process of its command"
         assert report.ended_runs == ["own"]
         status = store.get(RUNS, "own").status
@@ -67,7 +72,7 @@ def test_a_run_of_a_command_ends_with_its_process_whoever_starts_next() -> None:
 def test_it_is_cancelled_where_that_was_asked() -> None:
     store = new_store()
     put_run(store, "own", own_process=True, cancel=True, cancel_reason="wrong branch")
-    BootSweep(store, SystemClock()).run()
+    boot(store).run()
     status = store.get(RUNS, "own").status
     assert status is not None
     assert (status.state, status.failure) == ("cancelled", "wrong branch")
@@ -77,7 +82,9 @@ def test_a_command_leaves_what_others_left_to_the_next_server() -> None:
     store = new_store()
     put_run(store, "served", "running")
     put_run(store, "planted", "running", own_process=True)
-    report = BootSweep(store, SystemClock(), foreign=[("runs", "planted")]).run_of_commands()
+    report = BootSweep(
+        store, SystemClock(), lambda: "new", foreign=[("runs", "planted")]
+    ).run_of_commands()
     assert report.summary() is None
     assert [run.name for run in store.live(RUNS)] == ["served", "planted"]
     assert len(store.live(STEPS)) == 2
@@ -108,7 +115,7 @@ def test_a_foreign_run_ends_whole_and_last_and_with_a_story() -> None:
         commit(*args, **options)
 
     store.commit = seen  # type: ignore[method-assign]
-    report = BootSweep(store, SystemClock(), foreign=foreign).run()
+    report = boot(store, foreign=foreign).run()
     assert report.ended_runs == ["planted", "timeless"]
     status_of = store.get(RUNS, "planted").status
     assert status_of is not None
@@ -116,6 +123,7 @@ def test_a_foreign_run_ends_whole_and_last_and_with_a_story() -> None:
     assert status_of.counts == Counts(total=3, succeeded=1, failed=1, cancelled=1)
     assert status_of.ended_at is not None
     assert (status_of.duration_ms or 0) > 0
+    assert store.get(STEPS, "planted.k.t").uid == "new", "its own, not that of its wait"
     waited = store.get(STEPS, "planted.k.t").status
     assert waited is not None
     assert (waited.state, waited.error, waited.episodes) == ("cancelled", NOT_OURS, 2)

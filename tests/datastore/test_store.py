@@ -154,6 +154,12 @@ def test_name_index_finds_finished_records_too(store: Store) -> None:
     assert store.names_by(LEASES, "run", "r") == ("r.j.b.1",)
 
 
+def test_whether_a_record_is_there_is_known_without_reading_it(store: Store) -> None:
+    store.load_finished(TOKENS, {"t": b"not read"})
+    store.commit([token("live")])
+    assert [store.has(TOKENS, name) for name in ("t", "live", "none")] == [True, True, False]
+
+
 def test_live_and_list_and_count(store: Store) -> None:
     store.load_finished(RUNS, {"r1": to_json(run("r1", state="failed").document())})
     store.commit([run("r2")])

@@ -112,7 +112,7 @@ class SimServer:
 
     async def boot(self) -> None:
         """Sweep, then run the controllers, then listen."""
-        BootSweep(self.store, self.world.clock).run()
+        BootSweep(self.store, self.world.clock, self._new_uid).run()
         await self.store.barrier()
         self.watchman.swept(self.store)
         self.manager = Manager(
