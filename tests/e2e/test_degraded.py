@@ -24,7 +24,11 @@ STEPS = 30
 def mounted(target: Path, *arguments: str) -> bool:
     if os.geteuid() != 0:
         return False
-    done = subprocess.run(["mount", *arguments, str(target)], capture_output=True, check=False)
+    done = subprocess.run(
+        ["mount", *arguments, str(target)], capture_output=True, check=False, text=True
+    )
+    refused = ("permission denied", "not permitted", "superuser")
+    assert not done.returncode or any(word in done.stderr.lower() for word in refused), done.stderr
     return done.returncode == 0
 
 
