@@ -58,8 +58,8 @@ ALLOWED: Mapping[str, tuple[str, int, Allowance]] = {
     "files": ("", 1, Allowance(0.0, 5)),
 }
 """By field: the unit it is shown in, its size, and what is no growth. Memory: the allocator keeps
-what was needed at the fullest moment, in pieces. Databases: the same, on disk. Threads: those of
-pools, which have an end, are started when one is needed that is not idle just then."""
+what was needed at the fullest moment, in pieces. Databases: the same, on disk. Threads: two
+pools may lack one each at the first look, as they start them when none of their own is idle."""
 
 
 def look(pid: int, repository: Path) -> Health:
