@@ -12,7 +12,7 @@ import time
 
 from aiohttp import web
 
-from datastore.kinds import WORKERS
+from datastore.kinds import RUNS, WORKERS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp import __version__
@@ -54,7 +54,8 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def front(served: Served, api: Api, sessions: Sessions) -> None:
-        turns = Turns(time.thread_time)
+        store = served.store
+        turns = Turns(time.thread_time, lambda: store.live_count(RUNS) > 0)
         gateway = Gateway(sessions, received=served.received, turns=turns)
 
         async def root(request: web.Request) -> web.StreamResponse:
@@ -65,7 +66,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         first_words = FirstWords(room, time.monotonic)
         checks = [first_words.middleware()]
         if options.auth:
-            checks.append(token_needed(served.store, served.clock))
+            checks.append(token_needed(store, served.clock))
         public = application(api, root, admin=False, checks=checks)
         await public.setup()
         assert public.server is not None

@@ -189,6 +189,8 @@ class Gateway:
             await self._close(socket, Closed(code, error.code))
         except Closed as closed:
             await self._close(socket, closed)
+        finally:
+            _forget_error(socket)
         return socket
 
     async def _attend(
@@ -335,6 +337,17 @@ class Gateway:
             async with asyncio.timeout(SEND_WITHIN_S):
                 reason = str(closed).encode()[:REASON_MAX_BYTES].decode(errors="ignore")
                 await socket.close(code=closed.code, message=reason.encode())
+
+
+def _forget_error(socket: web.WebSocketResponse) -> None:
+    """A socket that failed keeps why, and that, by its traceback, all that it was.
+
+    Only a full collection would find it, and those stop everything.
+    """
+    error = socket.exception()
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _frame(message: WSMessage) -> FromWorker | None:

@@ -4,8 +4,9 @@ What belongs to a run that has ended is kept as the JSON it was stored as, once 
 
 A full collection looks at every object there is, and stops everything meanwhile: with some 100,000
 records in memory for half a second. So the collector looks by itself only at what is new; what has
-grown old is frozen in small steps, and looked at once more when a large run has made room, or when
-as much has been frozen as there was: much of it is garbage by then, of sockets that were cut, say.
+grown old is frozen in small steps. Nearly nothing of it turns into garbage that only a collector
+finds; each socket leaves a few objects, though. So all is looked at once more when as much has been
+frozen as there was: while no run is under way, so that nobody waits for it, or else much later.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ EVERY_S = 5.0
 SLICE = 500
 """Records read from the index, or swapped, before others get their turn."""
 
-YOUNG, MIDDLE = 5_000, 10
-"""Objects made before the young are looked at, and such looks before the middle-aged are."""
+YOUNG, MIDDLE = 2_000, 5
+"""Objects made before the young are looked at, and such looks before the middle-aged are.
+
+Each object is looked at twice whatever these are; they say how many at once: a few milliseconds.
+"""
 NEVER = 1_000_000_000
 FREEZE_AT = 50_000
 """New objects after which the old are frozen: what is still to be looked at stays few."""
-THAW_AT = 20_000
-"""Records put away since, after which everything is looked at once."""
+GROWN_MOST = 300_000
+"""Objects frozen since all were looked at, after which a run under way is no reason to wait: what
+some 40,000 sockets leave, less than 100 MB."""
 
 
 class Housekeeping:
@@ -47,8 +52,7 @@ class Housekeeping:
         self._store = store
         self._stored = stored
         self._ended: dict[str, None] = {}
-        self._put_away = 0
-        self._kept = 0
+        self._kept = self._grown = 0
         self._refused = Trouble("finished records stay in memory for now", log)
         self._began_s = 0.0
         self.pauses = Histogram(
@@ -93,7 +97,6 @@ class Housekeeping:
                 documents = await asyncio.to_thread(self._stored, kind, some)
                 for name, document in documents.items():
                     self._store.compact(kind, name, document)
-                self._put_away += len(documents)
                 if len(documents) < len(some):
                     # Files and index follow a little later than memory: the rest comes next time.
                     self._ended[run] = None
@@ -106,24 +109,25 @@ class Housekeeping:
             self.pauses.observe(now_s - self._began_s)
 
     def _collect(self) -> None:
-        if self._put_away >= THAW_AT:
-            self._look_at_all()
-        elif _new_objects() >= FREEZE_AT:
+        new = _new_objects()
+        if new >= FREEZE_AT:
             gc.collect(1)
             gc.freeze()
-            if gc.get_freeze_count() >= 2 * self._kept:
-                self._look_at_all()
-
-    def _look_at_all(self) -> None:
-        gc.unfreeze()
-        self._look_at_new()
+            self._grown += new
+        most = max(self._kept, GROWN_MOST if self._store.live_count(RUNS) else 1)
+        if self._grown < most:
+            return
+        # Most have gone again. To count those that have not is to go to each of them.
+        self._grown = gc.get_freeze_count() - self._kept
+        if self._grown >= most:
+            gc.unfreeze()
+            self._look_at_new()
 
     def _look_at_new(self) -> None:
         """At what is not frozen; then it is, too."""
-        self._put_away = 0
         gc.collect()
         gc.freeze()
-        self._kept = gc.get_freeze_count()
+        self._kept, self._grown = gc.get_freeze_count(), 0
 
 
 def _new_objects() -> int:

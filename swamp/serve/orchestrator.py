@@ -72,7 +72,7 @@ NEEDS_SERVE = (
 )
 
 
-SWITCH_S = 0.0005
+SWITCH_S = 0.0001
 """How long a thread that computes keeps the interpreter from another that wants it: the journal's
 thread wants it after each sync, and the event loop after each system call, while others wait."""
 

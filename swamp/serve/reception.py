@@ -33,7 +33,7 @@ WAITING_MOST = 4096
 TRY_AGAIN_S = 2
 """When those beyond that are to come again; workers spread themselves over half as long more."""
 
-UPGRADED_AT_ONCE = 4
+UPGRADED_AT_ONCE = 2
 """Workers that are brought in by one turn."""
 
 UNTIL_UPGRADED = 4

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-AT_ONCE = 16
+AT_ONCE = 4
 """Turns that may be under way together: they share looks at the token's file, and transactions."""
 
-WORK_S = 0.002
+WORK_S = 0.001
 """After so much work, the loop rests."""
 
-REST_SHARE = 0.5
+REST_SHARE, REST_SHARE_BESIDE_RUNS = 0.5, 2.0
 """How long, in parts of the work. What it waited meanwhile, for the disk say, counts as rest."""
 
 TURN_MOST_S = 0.05
@@ -50,10 +50,15 @@ class Turn:
 
 
 class Turns:
-    """Gives them out. `worked_s` is a clock that only goes on while the event loop works."""
+    """Gives them out. `worked_s` is a clock that only goes on while the event loop works.
 
-    def __init__(self, worked_s: Callable[[], float]) -> None:
-        self._worked_s = worked_s
+    While `beside_runs`, what is under way has the larger part of the loop.
+    """
+
+    def __init__(
+        self, worked_s: Callable[[], float], beside_runs: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._worked_s, self._beside_runs = worked_s, beside_runs
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[Rank, deque[asyncio.Future[Turn]]] = {rank: deque() for rank in Rank}
         self._open: dict[Turn, asyncio.TimerHandle] = {}
@@ -113,7 +118,8 @@ class Turns:
         worked_s = self._worked_s() - self._began_worked_s
         if not self._resting and worked_s >= WORK_S:
             rested_s = self._loop.time() - self._began_s - worked_s
-            rest_s = min(max(0.0, worked_s * REST_SHARE - rested_s), REST_MOST_S)
+            share = REST_SHARE_BESIDE_RUNS if self._beside_runs() else REST_SHARE
+            rest_s = min(max(0.0, worked_s * share - rested_s), REST_MOST_S)
             self._resting = True
             self._loop.call_later(rest_s, self._rested)
         self._grant()

@@ -112,8 +112,11 @@ async def test_turns_begin_in_rounds_of_the_loop_of_their_own(
     assert {1, 2} <= set(seen)
 
 
+@pytest.mark.parametrize(
+    ("runs", "share"), [(False, turns.REST_SHARE), (True, turns.REST_SHARE_BESIDE_RUNS)]
+)
 async def test_after_work_the_loop_rests_and_waits_for_the_disk_count_as_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, runs: bool, share: float
 ) -> None:
     now = worked = 0.0
     rests: list[float] = []
@@ -128,13 +131,12 @@ async def test_after_work_the_loop_rests_and_waits_for_the_disk_count_as_rest(
 
     monkeypatch.setattr(loop, "call_later", call_later)
     monkeypatch.setattr(loop, "time", lambda: now)
-    gate = Turns(lambda: worked)
-    for took_s, waited_s in ((0.004, 0.0), (0.004, 0.001), (0.004, 1.0), (0.0, 0.0), (5.0, 0.0)):
+    gate = Turns(lambda: worked, lambda: runs)
+    for took_s, waited_s in ((0.002, 0.0), (0.002, 0.001), (0.002, 1.0), (0.0, 0.0), (5.0, 0.0)):
         turn = await gate.begin(Rank.ENROLL_NEW)
         worked += took_s
         now += took_s + waited_s
         turn.over()
         await rounds()
-    share = turns.REST_SHARE
     most = turns.REST_MOST_S
-    assert rests == pytest.approx([0.004 * share, 0.004 * share - 0.001, 0.0, most])
+    assert rests == pytest.approx([0.002 * share, max(0.0, 0.002 * share - 0.001), 0.0, most])
