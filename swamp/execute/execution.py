@@ -20,7 +20,7 @@ from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.child import Child, start_child
 from swamp.execute.ending import Ending, describe, not_started
-from swamp.execute.leftovers import Leftovers
+from swamp.execute.leftovers import Leftovers, Scratch
 from swamp.execute.processes import (
     DISPATCH_VARIABLE,
     MARK_VARIABLE,
@@ -159,10 +159,10 @@ class Execution:
     async def run(self) -> Outcome:
         """Execute; the outcome, whichever it is. Cancelling it kills the group."""
         began = self._loop.time()
-        scratch: str | None = None
+        scratch: Scratch | None = None
         try:
             scratch = await self._host.leftovers.new_scratch()
-            outcome = await self._run_in(self._directory(scratch))
+            outcome = await self._run_in(self._directory(scratch.path))
         except (OSError, ValueError) as error:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
@@ -179,6 +179,7 @@ class Execution:
         self._process = process
         try:
             self._host.watch.spawned(self._mark, process.pid)
+            self._host.leftovers.born(process.birth)
             self._arm()
             async with asyncio.TaskGroup() as tasks:
                 for pump in self._pumps:

@@ -27,6 +27,9 @@ _DIE_WITHIN_S = 1.0
 _FORKS_PER_S = 100_000
 """More than a machine starts: before so many, no pid has been given twice."""
 
+_FEW = 128
+"""Pids that are looked at one by one while others wait."""
+
 
 def signal_group(group: int, number: signal.Signals) -> bool:
     """Send the signal to every process of the group; False when nobody is left in it."""
@@ -87,12 +90,32 @@ class Birth:
     def later(self, pids: Iterable[int]) -> list[int]:
         """Those which may be younger; all of them when pids may have gone all the way round."""
         found = list(pids)
-        newest = _newest_pid()
-        if newest is None or time.monotonic() - self.at_s > _pid_max() / _FORKS_PER_S:
+        newest = self._newest()
+        if newest is None:
             return found
         if newest >= self.pid:
             return [pid for pid in found if self.pid < pid <= newest]
         return [pid for pid in found if pid > self.pid or pid <= newest]
+
+    def nobody_after(self, others: Collection[int]) -> bool:
+        """Whether none but these others may be younger and still be there.
+
+        Waits for nothing, and so it says no where that takes a longer look.
+        """
+        newest = self._newest()
+        if newest is None or not 0 <= newest - self.pid <= _FEW:
+            return False
+        for pid in range(self.pid + 1, newest + 1):
+            if pid not in others and _exists(pid):
+                return False
+        # One that has gone may have left another behind, which is the newest then.
+        return _newest_pid() == newest
+
+    def _newest(self) -> int | None:
+        """The pid that was given last, None if any pid may have been given since."""
+        if time.monotonic() - self.at_s > _pid_max() / _FORKS_PER_S:
+            return None
+        return _newest_pid()
 
 
 def _kill(is_wanted: Callable[[set[bytes]], bool], after: Birth | None) -> int:
@@ -128,10 +151,29 @@ def _state(pid: int) -> bytes | None:
         return None
 
 
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _newest_pid() -> int | None:
     """The pid that was given last, in our own namespace; None where nobody says."""
-    with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb") as load:
-        return int(load.read().split()[4]) or None
+    load = _load()
+    with suppress(OSError, ValueError, IndexError):
+        return None if load is None else int(os.pread(load, 256, 0).split()[4]) or None
+    return None
+
+
+@cache
+def _load() -> int | None:
+    """The file that tells it, open."""
+    with suppress(OSError):
+        return os.open("/proc/loadavg", os.O_RDONLY)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -51,3 +52,43 @@ def test_a_marked_process_is_found_and_others_are_left_alone(age_s: float) -> No
         for process in (ours, other):
             process.kill()
             process.wait()
+
+
+@pytest.fixture
+def running() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_nobody_is_left_but_the_others(
+    monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes]
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    older = Birth.of(running.pid - 1)
+    for newest in (running.pid, max(running.pid, gone.pid)):
+        monkeypatch.setattr(processes, "_newest_pid", lambda newest=newest: newest)
+        assert older.nobody_after({running.pid})
+        assert not older.nobody_after(())
+    assert Birth.of(gone.pid).nobody_after({running.pid})
+
+
+@pytest.mark.parametrize(
+    ("newest", "age_s"),
+    [
+        pytest.param([None], 0.0, id="nobody says"),
+        pytest.param([0], 0.0, id="pids have begun anew"),
+        pytest.param([1000], 0.0, id="so many that it takes long"),
+        pytest.param([1], 1e6, id="any pid may be younger by now"),
+        pytest.param([1, 2], 0.0, id="somebody was born meanwhile"),
+    ],
+)
+def test_where_it_takes_a_longer_look_somebody_may_be_left(
+    monkeypatch: pytest.MonkeyPatch, newest: list[int | None], age_s: float
+) -> None:
+    base = 1 << 24
+    told = iter([None if one is None else base + one - 1 for one in newest] + [base] * 2)
+    monkeypatch.setattr(processes, "_newest_pid", lambda: next(told))
+    assert not Birth(base, time.monotonic() - age_s).nobody_after(())
