@@ -4,6 +4,9 @@ Frames are JSON objects with a `type`; a value of another type than the field's 
 "8" and true are no numbers. A change of any frame, or of the environment denylist,
 changes `PROTOCOL_VERSION`; a worker of another version is refused at enrollment, both named.
 
+A message of the socket has one frame, or several, one per line: what is due at the same moment goes
+together. A message costs each end more than a frame does. The first message of either end has one.
+
 The order on a socket: `enroll` → `enrolled` (or `enroll_refused` and the socket closes). Then, for
 each dispatch: `dispatch` → `accepted` or `refused`; after `accepted` any number of `output`, and
 one `result`, which the worker keeps until its `ack`. `ping` → `pong` in both directions.
@@ -12,6 +15,7 @@ one `result`, which the worker keeps until its `ack`. `ping` → `pong` in both 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -28,7 +32,7 @@ from datastore.kinds import Call, Outcome
 from datastore.kinds.machine_name import machine_name
 from datastore.record import Model
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 DATA_PATH = "/api/v1/data"
 """Where steps put their outputs, below the address that a worker dialled."""
@@ -45,7 +49,10 @@ CA_VARIABLE = "SWAMP_CA_CERT"
 """A PEM file of the authorities to trust: of workers, and told on to their steps."""
 
 FRAME_MAX_BYTES = 4 << 20
-"""A longer frame is refused by both ends."""
+"""A longer message is refused by both ends."""
+
+TOGETHER_BYTES = 16 << 10
+"""A message that is as long as this gets no more frames."""
 
 DRAIN_REASON_MAX = 200
 
@@ -250,6 +257,16 @@ _TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(Annotated[ToWorker, Field(discri
 def encode(frame: FromWorker | ToWorker) -> str:
     """The frame as JSON text."""
     return frame.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def frames_in(message: str) -> list[str]:
+    """The texts of the frames of a message."""
+    return message.split("\n")
+
+
+def message_of(frames: Sequence[str]) -> str:
+    """The message of these frames' texts."""
+    return "\n".join(frames)
 
 
 def calling_card(token: str, machine: str) -> dict[str, str]:

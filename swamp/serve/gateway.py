@@ -19,11 +19,14 @@ from controllers.enrollment import EnrollmentRefused
 from datastore.errors import SwampError
 from swamp.protocol import (
     FRAME_MAX_BYTES,
+    TOGETHER_BYTES,
     Enroll,
     FrameError,
     FromWorker,
     encode,
+    frames_in,
     from_worker,
+    message_of,
     other_version,
 )
 from swamp.serve.refusals import refusal, wrong_version
@@ -107,11 +110,19 @@ class SocketTransport:
         try:
             while self._queue and not self.aborted and not self._socket.closed:
                 async with asyncio.timeout(SEND_WITHIN_S):
-                    await self._socket.send_str(self._queue.popleft())
+                    await self._socket.send_str(self._next_message())
         except (TimeoutError, ConnectionError, RuntimeError):
             self.abort("does not read")
         finally:
             self._writer = None
+
+    def _next_message(self) -> str:
+        """What waits, as far as it goes together; something does."""
+        texts = [self._queue.popleft()]
+        size = len(texts[0])
+        while self._queue and (size := size + len(self._queue[0])) < TOGETHER_BYTES:
+            texts.append(self._queue.popleft())
+        return message_of(texts)
 
 
 class Beat:
@@ -312,14 +323,17 @@ class Gateway:
         pace = Pace(clock())
         while True:
             message, early = early or await socket.receive(), None
-            frame = _frame(message)
-            if frame is None:
+            text = _text(message)
+            if text is None:
                 return
-            if isinstance(frame, Enroll):
-                raise Closed(CLOSE_BAD_FRAME, "enrolled twice on one socket")
-            self._received(frame)
-            self._sessions.handle(session, frame)
-            wait_s = pace.take(len(message.data), clock())
+            frames = frames_in(text)
+            for one in frames:
+                frame = _frame(one)
+                if isinstance(frame, Enroll):
+                    raise Closed(CLOSE_BAD_FRAME, "enrolled twice on one socket")
+                self._received(frame)
+                self._sessions.handle(session, frame)
+            wait_s = pace.take(len(frames), len(text), clock())
             if wait_s:
                 await asyncio.sleep(wait_s)
 
@@ -350,29 +364,33 @@ def _forget_error(socket: web.WebSocketResponse) -> None:
         error = error.__context__
 
 
-def _frame(message: WSMessage) -> FromWorker | None:
-    """The frame in a message, None at the socket's end; Closed if it is none."""
+def _text(message: WSMessage) -> str | None:
+    """What a message says, None at the socket's end; Closed if it is no text."""
     if message.type is WSMsgType.BINARY:
         raise Closed(CLOSE_BINARY, "frames are text")
-    if message.type is not WSMsgType.TEXT:
-        return None
+    return str(message.data) if message.type is WSMsgType.TEXT else None
+
+
+def _frame(text: str) -> FromWorker:
+    """The frame in a text; Closed if it is none."""
     try:
-        return from_worker(message.data)
+        return from_worker(text)
     except FrameError as error:
         raise Closed(CLOSE_BAD_FRAME, str(error)) from None
 
 
 def _first_frame(message: WSMessage) -> Enroll | None:
-    """As `_frame`, for the one that introduces a worker: EnrollmentRefused if it is none."""
+    """What introduces a worker, None at the socket's end; EnrollmentRefused if it is none."""
+    text = _text(message)
+    if text is None:
+        return None
     try:
-        frame = _frame(message)
+        frame = _frame(text)
     except Closed as closed:
-        if closed.code != CLOSE_BAD_FRAME:
-            raise
-        other = other_version(message.data)
+        other = other_version(text)
         if other is not None:
             raise wrong_version(*other) from None
         raise EnrollmentRefused("bad_frame", str(closed)) from None
-    if frame is None or isinstance(frame, Enroll):
+    if isinstance(frame, Enroll):
         return frame
     raise EnrollmentRefused("bad_frame", "the first frame is enroll")

@@ -41,9 +41,9 @@ class Pace:
         self._frames = Bucket(FRAMES_PER_S, FRAMES_AT_ONCE, now_s)
         self._bytes = Bucket(BYTES_PER_S, BYTES_AT_ONCE, now_s)
 
-    def take(self, frame_bytes: int, now_s: float) -> float:
-        """A frame has come; how long to wait before the next one is read, seconds."""
-        return max(self._frames.take(1, now_s), self._bytes.take(frame_bytes, now_s))
+    def take(self, frames: int, size: int, now_s: float) -> float:
+        """So many frames, and bytes, have come; how long to wait before more are read, seconds."""
+        return max(self._frames.take(frames, now_s), self._bytes.take(size, now_s))
 
 
 @dataclass

@@ -19,14 +19,16 @@ import aiohttp
 from datastore.errors import SwampError
 from swamp.protocol import (
     FRAME_MAX_BYTES,
+    TOGETHER_BYTES,
     Enroll,
     Enrolled,
     EnrollRefused,
-    FromWorker,
     Ping,
     Pong,
     ToWorker,
     encode,
+    frames_in,
+    message_of,
     to_worker,
 )
 from swamp.tls import untrusted
@@ -106,10 +108,10 @@ class Link:
 
     async def enroll(self, frame: Enroll) -> Enrolled:
         """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
-        await self._send(frame)
+        await self._send(encode(frame))
         try:
             async with asyncio.timeout(ENROLL_TIMEOUT_S):
-                answer = await self._receive()
+                answer, *_ = await self._receive()
         except TimeoutError:
             raise SocketLost(f"no answer to the enrollment within {ENROLL_TIMEOUT_S:g} s") from None
         if isinstance(answer, EnrollRefused):
@@ -149,17 +151,22 @@ class Link:
 
     async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
         while True:
-            frame = await self._receive()
-            if isinstance(frame, Ping):
-                outbox.say(Pong(n=frame.n))
-            elif not isinstance(frame, Pong):
-                handle(frame)
+            for frame in await self._receive():
+                if isinstance(frame, Ping):
+                    outbox.say(Pong(n=frame.n))
+                elif not isinstance(frame, Pong):
+                    handle(frame)
             if outbox.backlog > BACKLOG_MAX:
                 raise SocketLost("the orchestrator sends, but does not read")
 
     async def _write(self, outbox: Outbox) -> None:
         while True:
-            await self._send(await outbox.get())
+            texts = [encode(await outbox.get())]
+            size = len(texts[0])
+            while size < TOGETHER_BYTES and (frame := outbox.get_nowait()) is not None:
+                texts.append(encode(frame))
+                size += len(texts[-1])
+            await self._send(message_of(texts))
 
     async def _beat(self, outbox: Outbox, heartbeat_s: float) -> None:
         beats = 0
@@ -177,27 +184,29 @@ class Link:
             if beats % 2 == 0:
                 outbox.say(Ping(n=beats // 2))
 
-    async def _send(self, frame: FromWorker) -> None:
+    async def _send(self, message: str) -> None:
         try:
             async with asyncio.timeout(SEND_TIMEOUT_S):
-                await self._ws.send_str(encode(frame))
+                await self._ws.send_str(message)
         except TimeoutError:
             raise SocketLost(f"the orchestrator read nothing for {SEND_TIMEOUT_S:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise SocketLost(f"connection lost: {error}") from error
 
-    async def _receive(self) -> ToWorker:
+    async def _receive(self) -> list[ToWorker]:
         message = await self._ws.receive()
         self.heard = self._loop.time()
-        if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+        if message.type is aiohttp.WSMsgType.TEXT:
             try:
-                return to_worker(message.data)
+                return [to_worker(text) for text in frames_in(message.data)]
             except SwampError as error:
                 raise SocketLost(str(error)) from error
         if message.type is aiohttp.WSMsgType.CLOSE and message.extra:
             raise SocketLost(f"closed by the orchestrator: {message.extra}")
         if message.type is aiohttp.WSMsgType.ERROR:
             raise SocketLost(f"connection lost: {message.data}")
+        if message.type is aiohttp.WSMsgType.BINARY:
+            raise SocketLost("the orchestrator sent what is no text")
         raise SocketLost("closed by the orchestrator")
 
 

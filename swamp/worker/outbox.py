@@ -185,12 +185,13 @@ class Outbox:
         """The next frame to send; waits for one."""
         while True:
             self._due.clear()
-            frame = self._next()
+            frame = self.get_nowait()
             if frame is not None:
                 return frame
             await self._due.wait()
 
-    def _next(self) -> FromWorker | None:
+    def get_nowait(self) -> FromWorker | None:
+        """As `get`; None instead of waiting."""
         if self._short:
             return self._short.popleft()
         for _ in range(len(self._turn)):

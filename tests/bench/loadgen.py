@@ -49,6 +49,8 @@ from swamp.protocol import (
     ResultFrame,
     calling_card,
     encode,
+    frames_in,
+    message_of,
     to_worker,
 )
 
@@ -177,14 +179,15 @@ class Worker:
             helpers = [tasks.create_task(self._write(socket)), tasks.create_task(self._beat())]
             heard = time.monotonic()
             async for message in socket:
-                frame = to_worker(message.data)
-                if isinstance(frame, Ping):
-                    heard = self._note_ping(heard)
-                    self._news.put_nowait(Pong(n=frame.n))
-                elif isinstance(frame, Dispatch):
-                    self._take(frame.dispatch)
-                elif isinstance(frame, Ack):
-                    self.acknowledged(frame.dispatch)
+                for text in frames_in(message.data):
+                    frame = to_worker(text)
+                    if isinstance(frame, Ping):
+                        heard = self._note_ping(heard)
+                        self._news.put_nowait(Pong(n=frame.n))
+                    elif isinstance(frame, Dispatch):
+                        self._take(frame.dispatch)
+                    elif isinstance(frame, Ack):
+                        self.acknowledged(frame.dispatch)
             for helper in helpers:
                 helper.cancel()
 
@@ -197,9 +200,11 @@ class Worker:
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while not socket.closed:
-            frame = await self._news.get()
+            frames = [encode(await self._news.get())]
+            while not self._news.empty():
+                frames.append(encode(self._news.get_nowait()))
             try:
-                await socket.send_str(encode(frame))
+                await socket.send_str(message_of(frames))
             except (ConnectionError, aiohttp.ClientError):
                 return
 

@@ -28,7 +28,7 @@ from sim.local import SimLocalExecutor
 from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
-from swamp.protocol import Enroll, FrameError, encode, from_worker, to_worker
+from swamp.protocol import Enroll, FrameError, encode, frames_in, from_worker, to_worker
 from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.refusals import refusal
 from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions
@@ -185,9 +185,9 @@ class SimServer:
             beat = self.spawn(self._beat(session))
             try:
                 while (text := await wire.inbox.get()) is not None:
-                    frame = from_worker(text)
                     self.world.changed = True
-                    self.sessions.handle(session, frame)
+                    for one in frames_in(text):
+                        self.sessions.handle(session, from_worker(one))
             finally:
                 beat.cancel()
                 self.sessions.closed(session)

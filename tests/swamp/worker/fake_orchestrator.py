@@ -25,6 +25,7 @@ from swamp.protocol import (
     ResultFrame,
     ToWorker,
     encode,
+    frames_in,
     from_worker,
 )
 from swamp.worker.connect import run_worker
@@ -88,7 +89,8 @@ class Socket:
         try:
             async for message in self._ws:
                 if message.type is WSMsgType.TEXT:
-                    self._frames.put_nowait(from_worker(message.data))
+                    for text in frames_in(message.data):
+                        self._frames.put_nowait(from_worker(text))
         finally:
             self.closed.set()
 
