@@ -33,7 +33,9 @@ class WorkQueue:
         self._ready: deque[str] = deque()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
-        self._wakeup = asyncio.Event()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._woken: asyncio.Future[None] | None = None
+        """Who has been told that there are keys, and has not come for one yet."""
         self._closed = False
 
     def add(self, key: str) -> None:
@@ -43,7 +45,7 @@ class WorkQueue:
         self._dirty.add(key)
         if key not in self._held:
             self._ready.append(key)
-            self._wakeup.set()
+            self._wake_one()
 
     def add_after(self, key: str, delay_s: float) -> None:
         """Have the key run after `delay_s` seconds; an earlier timer of the key stays."""
@@ -81,9 +83,11 @@ class WorkQueue:
         while not self._ready:
             if self._closed:
                 raise QueueClosed
-            self._wakeup.clear()
-            await self._wakeup.wait()
+            await self._be_woken()
         key = self._ready.popleft()
+        if self._ready:
+            # For the time that this key may take. Most take none, and then nobody else comes.
+            self._wake_one()
         self._dirty.discard(key)
         self._held.add(key)
         timer = self._timers.pop(key, None)
@@ -96,7 +100,7 @@ class WorkQueue:
         self._held.discard(key)
         if key in self._dirty:
             self._ready.append(key)
-            self._wakeup.set()
+            self._wake_one()
 
     def close(self) -> None:
         """Give out nothing more and drop all timers."""
@@ -105,7 +109,37 @@ class WorkQueue:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._wakeup.set()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def __len__(self) -> int:
         return len(self._ready)
+
+    async def _be_woken(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                # It was for somebody who will not come.
+                self._woken = None
+                self._wake_one()
+            raise
+        finally:
+            if self._woken is waiter:
+                self._woken = None
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _wake_one(self) -> None:
+        """Have one come for a key, unless one is on the way: all at once would come for nothing."""
+        if self._woken is not None:
+            return
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._woken = waiter
+                waiter.set_result(None)
+                return

@@ -5,7 +5,7 @@ Frames are JSON objects with a `type`; a value of another type than the field's 
 changes `PROTOCOL_VERSION`; a worker of another version is refused at enrollment, both named.
 
 A message of the socket has one frame, or several, one per line: what is due at the same moment goes
-together. A message costs each end more than a frame does. The first message of either end has one.
+together. A message costs each end more than a frame does. `enroll` comes in a message of its own.
 
 The order on a socket: `enroll` → `enrolled` (or `enroll_refused` and the socket closes). Then, for
 each dispatch: `dispatch` → `accepted` or `refused`; after `accepted` any number of `output`, and

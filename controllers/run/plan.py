@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from controllers.expression_references import SecretText
@@ -248,6 +249,7 @@ def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> tuple[
     return call, model.concurrency
 
 
+@lru_cache(maxsize=4096)
 def file_name(part: str) -> str:
     """A job's or step's name as a part of a record's name: safe in files, still one of a kind."""
     if _SAFE.match(part):

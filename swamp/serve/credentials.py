@@ -5,7 +5,6 @@ They say who asks, not whether that may still be: the caller looks whether the d
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 
 from datastore.key_file import derive
@@ -40,7 +39,7 @@ class Credentials:
 
 
 def _hmac(key: bytes, text: str) -> str:
-    return hmac.new(key, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+    return hmac.digest(key, text.encode("utf-8", "replace"), "sha256").hex()
 
 
 def _same(given: str, expected: str) -> bool:

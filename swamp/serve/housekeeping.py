@@ -6,7 +6,7 @@ A full collection looks at every object there is, and stops everything meanwhile
 records in memory for half a second. So the collector looks by itself only at what is new; what has
 grown old is frozen in small steps. Nearly nothing of it turns into garbage that only a collector
 finds; each socket leaves a few objects, though. So all is looked at once more when as much has been
-frozen as there was: while no run is under way, so that nobody waits for it, or else much later.
+frozen as there was: in a quiet moment, when nobody waits for it, or else much later.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ Each object is looked at twice whatever these are; they say how many at once: a 
 NEVER = 1_000_000_000
 FREEZE_AT = 50_000
 """New objects after which the old are frozen: what is still to be looked at stays few."""
+QUIET_BELOW = 2_000
+"""Objects made since the last time: a moment without a run is quiet if there are fewer."""
 GROWN_MOST = 300_000
-"""Objects frozen since all were looked at, after which a run under way is no reason to wait: what
-some 40,000 sockets leave, less than 100 MB."""
+"""Objects frozen since all were looked at, after which no quiet moment is waited for: what some
+40,000 sockets leave, less than 100 MB."""
 
 
 class Housekeeping:
@@ -52,7 +54,7 @@ class Housekeeping:
         self._store = store
         self._stored = stored
         self._ended: dict[str, None] = {}
-        self._kept = self._grown = 0
+        self._kept = self._grown = self._before = 0
         self._refused = Trouble("finished records stay in memory for now", log)
         self._began_s = 0.0
         self.pauses = Histogram(
@@ -110,11 +112,14 @@ class Housekeeping:
 
     def _collect(self) -> None:
         new = _new_objects()
+        busy = self._store.live_count(RUNS) or self._ended or new - self._before >= QUIET_BELOW
         if new >= FREEZE_AT:
             gc.collect(1)
             gc.freeze()
             self._grown += new
-        most = max(self._kept, GROWN_MOST if self._store.live_count(RUNS) else 1)
+            new = 0
+        self._before = new
+        most = max(self._kept, GROWN_MOST if busy else 1)
         if self._grown < most:
             return
         # Most have gone again. To count those that have not is to go to each of them.

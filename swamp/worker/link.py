@@ -105,13 +105,15 @@ class Link:
         self._ws = ws
         self._loop = asyncio.get_running_loop()
         self.heard = self._loop.time()
+        self._behind: list[ToWorker] = []
+        """What came in one message with the answer to the enrollment."""
 
     async def enroll(self, frame: Enroll) -> Enrolled:
         """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
         await self._send(encode(frame))
         try:
             async with asyncio.timeout(ENROLL_TIMEOUT_S):
-                answer, *_ = await self._receive()
+                answer, *self._behind = await self._receive()
         except TimeoutError:
             raise SocketLost(f"no answer to the enrollment within {ENROLL_TIMEOUT_S:g} s") from None
         if isinstance(answer, EnrollRefused):
@@ -150,12 +152,14 @@ class Link:
         self.cut()
 
     async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
+        frames = self._behind
         while True:
-            for frame in await self._receive():
+            for frame in frames:
                 if isinstance(frame, Ping):
                     outbox.say(Pong(n=frame.n))
                 elif not isinstance(frame, Pong):
                     handle(frame)
+            frames = await self._receive()
             if outbox.backlog > BACKLOG_MAX:
                 raise SocketLost("the orchestrator sends, but does not read")
 

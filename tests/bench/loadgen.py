@@ -47,6 +47,7 @@ from swamp.protocol import (
     Ping,
     Pong,
     ResultFrame,
+    ToWorker,
     calling_card,
     encode,
     frames_in,
@@ -160,13 +161,16 @@ class Worker:
         await socket.send_str(encode(frame))
         async with asyncio.timeout(30):
             message = await socket.receive()
-        answer = to_worker(message.data) if message.type is aiohttp.WSMsgType.TEXT else None
+        texts = frames_in(message.data) if message.type is aiohttp.WSMsgType.TEXT else []
+        answer = to_worker(texts[0]) if texts else None
         if isinstance(answer, Enrolled):
             self._heartbeat_s = answer.heartbeat_s
             self._running &= answer.keep.keys() | self._finished
             for dispatch in self._finished:
                 self._news.put_nowait(ResultFrame(dispatch=dispatch, outcome=DONE))
             self.enrolled.set()
+            for text in texts[1:]:
+                self._hear(to_worker(text))
             return RETRY_S
         if isinstance(answer, EnrollRefused) and not answer.permanent:
             self._fleet.put_off += 1
@@ -183,13 +187,17 @@ class Worker:
                     frame = to_worker(text)
                     if isinstance(frame, Ping):
                         heard = self._note_ping(heard)
-                        self._news.put_nowait(Pong(n=frame.n))
-                    elif isinstance(frame, Dispatch):
-                        self._take(frame.dispatch)
-                    elif isinstance(frame, Ack):
-                        self.acknowledged(frame.dispatch)
+                    self._hear(frame)
             for helper in helpers:
                 helper.cancel()
+
+    def _hear(self, frame: ToWorker) -> None:
+        if isinstance(frame, Ping):
+            self._news.put_nowait(Pong(n=frame.n))
+        elif isinstance(frame, Dispatch):
+            self._take(frame.dispatch)
+        elif isinstance(frame, Ack):
+            self.acknowledged(frame.dispatch)
 
     def _note_ping(self, heard: float) -> float:
         now = time.monotonic()

@@ -16,7 +16,7 @@ import aiohttp
 import yaml
 from harness import SWAMP, Repo
 
-from swamp.protocol import PROTOCOL_VERSION
+from swamp.protocol import PROTOCOL_VERSION, frames_in
 
 SECRET = "hunter2-Zx9+q/8 Wm\"'$x"
 OTHER = "other-secret-77123"
@@ -258,10 +258,7 @@ async def leaky_worker(url: str, token: str) -> dict[str, Any]:
             "labels": {"pool": "worker"}, "capacity": 1,
         }  # fmt: skip
         await ws.send_json(hello)
-        while True:
-            frame: dict[str, Any] = await ws.receive_json(timeout=20)
-            if frame["type"] == "dispatch":
-                break
+        frame = await heard(ws, "dispatch")
         of = {"dispatch": frame["dispatch"]}
         got = f"got {frame['secrets'][0]}"
         await ws.send_json({"type": "accepted", **of})
@@ -273,6 +270,14 @@ async def leaky_worker(url: str, token: str) -> dict[str, Any]:
             "error": f"died of {frame['secrets'][0]}",
         }  # fmt: skip
         await ws.send_json({"type": "result", **of, "outcome": outcome})
-        while (await ws.receive_json(timeout=20))["type"] != "ack":
-            pass
+        await heard(ws, "ack")
         return frame
+
+
+async def heard(ws: aiohttp.ClientWebSocketResponse, kind: str) -> dict[str, Any]:
+    """The next frame of that kind."""
+    while True:
+        for text in frames_in(await ws.receive_str(timeout=20)):
+            frame: dict[str, Any] = json.loads(text)
+            if frame["type"] == kind:
+                return frame

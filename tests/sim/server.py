@@ -28,7 +28,15 @@ from sim.local import SimLocalExecutor
 from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
-from swamp.protocol import Enroll, FrameError, encode, frames_in, from_worker, to_worker
+from swamp.protocol import (
+    Enroll,
+    FrameError,
+    encode,
+    frames_in,
+    from_worker,
+    message_of,
+    to_worker,
+)
 from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.refusals import refusal
 from swamp.serve.sessions import HEARTBEAT_S, Rules, Session, Sessions
@@ -64,11 +72,20 @@ class SimTransport:
     def __init__(self, wire: Wire, server: SimServer) -> None:
         self._wire = wire
         self._server = server
+        self._due: list[str] = []
 
     def send(self, text: str) -> None:
         if self._server.alive:
             self._server.watchman.frame_leaves(to_worker(text))
-            self._wire.down(text)
+            if not self._due:
+                self._wire.world.loop.call_soon(self._flush)
+            self._due.append(text)
+
+    def _flush(self) -> None:
+        """What is due at one moment goes in one message, as over a real socket."""
+        due, self._due = self._due, []
+        if self._server.alive:
+            self._wire.down(message_of(due))
 
     def abort(self, reason: str) -> None:
         self._wire.world.say(f"server cuts {self._wire.name}: {reason}")

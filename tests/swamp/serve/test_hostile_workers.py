@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -28,7 +29,7 @@ from datastore.kinds import (
 from datastore.kinds.machine_name import machine_name
 from datastore.record import Record
 from datastore.store import Store
-from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION
+from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION, frames_in
 from swamp.serve import socket_limits, turns
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
@@ -155,6 +156,15 @@ async def ends(socket: aiohttp.ClientWebSocketResponse) -> tuple[int | None, dic
             await socket.close()
             return socket.close_code, said
         said = json.loads(message.data)
+
+
+async def heard(socket: aiohttp.ClientWebSocketResponse, count: int) -> list[dict[str, Any]]:
+    """So many frames, in as many messages as they come in."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        text = (await socket.receive(timeout=5)).data
+        found += [json.loads(one) for one in frames_in(text)]
+    return found
 
 
 DEEP = "[" * 100_000
@@ -344,7 +354,7 @@ async def test_a_ping_before_enrolled_is_answered_after_it(server: Server) -> No
         await socket.send_json({"type": "ping", "n": number})
     await asyncio.sleep(0.05)
     server.look.set()
-    said = [json.loads((await socket.receive(timeout=5)).data) for _ in range(3)]
+    said = await heard(socket, 3)
     assert [one.get("n", one["type"]) for one in said] == ["enrolled", 1, 2]
 
 
@@ -361,7 +371,7 @@ async def test_who_sends_too_fast_is_read_slowly_and_nobody_else(
     await other.send_json({"type": "ping", "n": 0})
     await other.receive(timeout=5)
     answered = clock() - begun
-    pongs = [json.loads((await fast.receive(timeout=5)).data)["n"] for _ in range(60)]
+    pongs = [frame["n"] for frame in await heard(fast, 60)]
     assert pongs == list(range(60))
     assert answered < 0.3 < 0.48 < clock() - begun
 
@@ -408,3 +418,44 @@ async def test_those_beyond_the_most_that_may_enroll_at_once_are_told_to_try_aga
     await server.gone.get()
     await server.gone.get()
     await server.enrolled()
+
+
+async def test_frames_of_one_message_are_taken_in_order_up_to_a_wrong_one(server: Server) -> None:
+    socket = await server.enrolled()
+    pings = [json.dumps({"type": "ping", "n": number}) for number in (1, 2)]
+    await socket.send_str("\n".join(pings))
+    assert (await socket.receive()).data == '{"type":"pong","n":1}\n{"type":"pong","n":2}'
+    await socket.send_str("\n".join([*pings, "what?", *pings]))
+    assert (await ends(socket))[0] == 4001
+    assert server.sessions.session("evil") is None
+
+
+async def test_a_worker_introduces_itself_in_a_message_of_its_own(server: Server) -> None:
+    socket = await server.dial()
+    await socket.send_str(json.dumps(hello()) + '\n{"type":"ping","n":1}')
+    code, said = await ends(socket)
+    assert (code, said["code"]) == (4001, "bad_frame")
+    assert server.untouched()
+
+
+async def test_a_lost_socket_is_freed_without_a_collector(server: Server) -> None:
+    """Those stop everything, the longer the more workers there are."""
+    gc.collect()
+    before = _sockets_in_memory()
+    gc.disable()
+    try:
+        for _ in range(3):
+            socket = await server.enrolled()
+            raw(socket).abort()
+            async with asyncio.timeout(5):
+                await server.gone.get()
+            del socket
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert _sockets_in_memory() == before
+    finally:
+        gc.enable()
+
+
+def _sockets_in_memory() -> int:
+    return sum(type(one) is web.WebSocketResponse for one in gc.get_objects())

@@ -148,3 +148,31 @@ async def test_a_start_does_not_look_again_at_what_it_has_frozen() -> None:
     finally:
         task.cancel()
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("work", ["a run", "what comes in", None])
+async def test_all_is_looked_at_in_a_quiet_moment(
+    monkeypatch: pytest.MonkeyPatch, work: str | None
+) -> None:
+    """It stops everything: with 1,000 workers connected, for a tenth of a second and more."""
+    store = Store(KINDS.values(), NoJournal())
+    if work == "a run":
+        store.commit([run_of("running")])
+    monkeypatch.setattr(housekeeping, "FREEZE_AT", 0)
+    monkeypatch.setattr(housekeeping, "GROWN_MOST", 1 << 40)
+    monkeypatch.setattr(housekeeping, "QUIET_BELOW", 0 if work == "what comes in" else 1 << 40)
+    old = Cycle()
+    gone = weakref.ref(old)
+    task = asyncio.get_running_loop().create_task(Housekeeping(store, lambda *_: {}).run())
+    try:
+        await asyncio.sleep(0)
+        del old
+        kept = [[] for _ in range(2 * gc.get_freeze_count())]  # type: ignore[var-annotated]
+        passes = 0
+        while gone() is not None and passes < 50:
+            passes += 1
+            await asyncio.sleep(0.002)
+        assert (gone() is None) is (work is None)
+        assert kept
+    finally:
+        task.cancel()

@@ -24,10 +24,10 @@ def test_a_bucket_lets_a_burst_through_and_then_its_rate() -> None:
 
 def test_frames_and_bytes_have_limits_of_their_own() -> None:
     small = Pace(0)
-    waits = [small.take(1, 0) for _ in range(socket_limits.FRAMES_AT_ONCE + 1)]
+    waits = [small.take(1, 1, 0) for _ in range(socket_limits.FRAMES_AT_ONCE + 1)]
     assert waits[-2] == 0 < waits[-1]
     large = Pace(0)
-    waits = [large.take(4 << 20, 0) for _ in range(17)]
+    waits = [large.take(1, 4 << 20, 0) for _ in range(17)]
     assert waits[15] == 0 < waits[16]
 
 

@@ -27,6 +27,7 @@ from swamp.protocol import (
     encode,
     frames_in,
     from_worker,
+    message_of,
 )
 from swamp.worker.connect import run_worker
 from swamp.worker.options import WorkerOptions
@@ -47,6 +48,9 @@ class Socket:
     async def send(self, *frames: ToWorker) -> None:
         for frame in frames:
             await self._ws.send_str(encode(frame))
+
+    async def send_together(self, *frames: ToWorker) -> None:
+        await self._ws.send_str(message_of([encode(frame) for frame in frames]))
 
     async def expect(self, kind: type[F]) -> F:
         """The next frame of this kind; output on the way is collected, other kinds are an error."""

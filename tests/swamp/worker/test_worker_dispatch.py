@@ -76,6 +76,20 @@ async def test_dispatch_is_accepted_streamed_and_settled(
     assert (finished["workflowName"], finished["stepName"]) == ("wf", "d1")
 
 
+async def test_frames_of_one_message_are_taken_in_order(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    start(concurrency=2)
+    socket = await orchestrator.dialled()
+    await socket.send_together(orchestrator.welcome(), shell("a.1", "true"), Ping(n=7))
+    await socket.expect(Accepted)
+    assert (await socket.expect(Pong)).n == 7
+    await socket.result("a.1", ack=False)
+    await socket.send_together(Ack(dispatch="a.1"), shell("b.1", "true"), Ping(n=8))
+    assert (await socket.expect(Accepted)).dispatch == "b.1"
+    await socket.result("b.1")
+
+
 async def test_call_that_cannot_be_is_a_result(orchestrator: Orchestrator, start: Start) -> None:
     start()
     socket = await orchestrator.enrolled()
