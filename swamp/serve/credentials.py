@@ -5,6 +5,7 @@ They say who asks, not whether that may still be: the caller looks whether the d
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 
 from datastore.key_file import derive
@@ -14,8 +15,8 @@ class Credentials:
     """Makes and checks credentials under a key of the repository's."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = derive(key, "dispatch")
-        self._death_key = derive(key, "death")
+        self._of_dispatches = _hmac(derive(key, "dispatch"))
+        self._of_deaths = _hmac(derive(key, "death"))
 
     def of(self, dispatch: str) -> str:
         """The credential of a dispatch."""
@@ -28,18 +29,25 @@ class Credentials:
 
     def of_death(self, worker: str, instance: str) -> str:
         """What the process `instance` of a worker leaves behind to prove that it has died."""
-        return _hmac(self._death_key, f"death/{worker}/{instance}")
+        return _signed(self._of_deaths, f"death/{worker}/{instance}")
 
     def proves_death(self, credential: str, worker: str, instance: str) -> bool:
         """Whether the credential is that of this process of this worker."""
         return _same(credential, self.of_death(worker, instance))
 
     def _sign(self, dispatch: str) -> str:
-        return _hmac(self._key, dispatch)
+        return _signed(self._of_dispatches, dispatch)
 
 
-def _hmac(key: bytes, text: str) -> str:
-    return hmac.digest(key, text.encode("utf-8", "replace"), "sha256").hex()
+def _hmac(key: bytes) -> hmac.HMAC:
+    return hmac.new(key, digestmod=hashlib.sha256)
+
+
+def _signed(keyed: hmac.HMAC, text: str) -> str:
+    # Unlike `hmac.digest`, a copy does not give the interpreter away, which threads wait for.
+    copy = keyed.copy()
+    copy.update(text.encode("utf-8", "replace"))
+    return copy.hexdigest()
 
 
 def _same(given: str, expected: str) -> bool:
