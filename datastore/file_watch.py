@@ -11,12 +11,13 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from datastore.courtesy import Courtesy, Pause
+from datastore.beside_loop import beside_the_loop
+from datastore.courtesy import Pause
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredChange, DesiredTree
 from datastore.edit_lines import after_the_end, lines, of_nobody, put_back_lines
@@ -49,8 +50,6 @@ _DEBOUNCE_MS, _STEP_MS = 20, 10
 """No longer: events that pile up are handed out in one go, with the interpreter held."""
 _OBSERVED_DEBOUNCE_MS, _OBSERVED_STEP_MS = 500, 200
 """Files of `observed/` change all day and nobody waits for them: events are taken in lots."""
-
-T = TypeVar("T")
 
 
 class Observed(Protocol):
@@ -180,7 +179,7 @@ class FileWatch:
             return
         desired, definitions = self._sorted(named)
         if definitions:
-            await _beside_the_loop(partial(self._catalog.refresh, definitions))
+            await beside_the_loop(partial(self._catalog.refresh, definitions))
         await self._look_at_desired(desired)
         self._problems_changed.set()
 
@@ -194,14 +193,14 @@ class FileWatch:
     async def _look_at_desired(self, paths: list[Path]) -> None:
         for first in range(0, len(paths), CHUNK):
             chunk = paths[first : first + CHUNK]
-            self.apply(await _beside_the_loop(partial(self._desired.refresh, chunk)))
+            self.apply(await beside_the_loop(partial(self._desired.refresh, chunk)))
 
     async def _look_at_observed_for_ever(self) -> None:
         while True:
             named = await self._of_observed.named(BURST)
             paths = [path for path in named if _is_yaml(path)]
             with self._no_look.caught():
-                self._tell_put_back(await _beside_the_loop(partial(self._observed.look_at, paths)))
+                self._tell_put_back(await beside_the_loop(partial(self._observed.look_at, paths)))
 
     # -- rescans ---------------------------------------------------------------------------------
 
@@ -220,10 +219,10 @@ class FileWatch:
         with self._no_folders.caught():
             await asyncio.to_thread(create_folders, self._layout)
         with self._no_look.caught():
-            await self._look_at_desired(await _beside_the_loop(self._desired.changed))
-            await _beside_the_loop(self._catalog.scan)
-            self._tell_put_back(await _beside_the_loop(self._observed.rescan))
-            await _beside_the_loop(self._catalog.keep)
+            await self._look_at_desired(await beside_the_loop(self._desired.changed))
+            await beside_the_loop(self._catalog.scan)
+            self._tell_put_back(await beside_the_loop(self._observed.rescan))
+            await beside_the_loop(self._catalog.keep)
         self._problems_changed.set()
 
     async def _guard_for_ever(self) -> None:
@@ -310,18 +309,6 @@ class FileWatch:
         self.findings.add("unknown", by=len(new))
         for line in put_back_lines(RescanReport(report.put_back, report.restored, new)):
             log.warning("%s", line)
-
-
-async def _beside_the_loop(look: Callable[[Pause], T]) -> T:
-    """What a look at files finds, in a thread that leaves the interpreter to the loop.
-
-    The look ends early when nobody waits for it any more.
-    """
-    courtesy = Courtesy()
-    try:
-        return await asyncio.to_thread(look, courtesy)
-    finally:
-        courtesy.end()
 
 
 def _concerns_people(path: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +89,8 @@ def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]
             at += count
 
 
-def to_json(document: Mapping[str, Any]) -> bytes:
-    """A document as compact JSON, keys in their order."""
+def to_json(document: Any) -> bytes:
+    """A document, or a part of one, as compact JSON, keys in their order."""
     try:
         return pydantic_core.to_json(document)
     except ValueError:

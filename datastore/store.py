@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from datastore.desired import DesiredFile
 from datastore.errors import AlreadyExists, Conflict, InvalidTransition, NotFound
 from datastore.journal import Journal, Op, Put, Remove, Story
+from datastore.listing import LOADED, Listing
 from datastore.record import Kind, Model, Record
 
 S = TypeVar("S", bound=Model)
 T = TypeVar("T", bound=Model)
 Wake = Callable[[str], None]
-
-LOADED = 1
-"""The revision of every record that was found on disk."""
 
 
 class _Table:
@@ -147,13 +145,15 @@ class Store:
             raise NotFound(f"no {kind.title} named '{name}'")
         return record
 
-    def list(self, kind: Kind[S, T]) -> Iterator[Record[S, T]]:
-        """Every record, finished ones parsed one by one: for people, not for loops."""
-        table = self._tables[kind.folder]
-        for name in tuple(table.rows):
-            record = table.find(name)
-            if record is not None:
-                yield cast("Record[S, T]", record)
+    def list(self, kind: Kind[S, T], names: Iterable[str] | None = None) -> Listing[S, T]:
+        """Every record, or those of the names, as they are now: for people, not for loops.
+
+        Finished ones are parsed one by one when their turn comes, in any thread.
+        """
+        rows = self._tables[kind.folder].rows
+        if names is None:
+            return Listing(kind, dict(rows))
+        return Listing(kind, {name: rows[name] for name in names if name in rows})
 
     def live(self, kind: Kind[S, T]) -> tuple[Record[S, T], ...]:
         """The records to which something can still happen."""

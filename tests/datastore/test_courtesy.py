@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from record_samples import worker
 
-from datastore.courtesy import REST_PER_WORK, WORK_S, Courtesy, Ended, Pause, Time
+from datastore.courtesy import (
+    REST_PER_WORK,
+    SORTED_AT_ONCE,
+    WORK_S,
+    Courtesy,
+    Ended,
+    Pause,
+    Time,
+    each,
+    in_order,
+)
 from datastore.definitions import Catalog
 from datastore.desired import DesiredTree
 from datastore.index import Index
@@ -74,6 +84,23 @@ def test_a_job_that_nobody_waits_for_ends_at_its_next_pause() -> None:
     pause.end()
     with pytest.raises(Ended):
         pause()
+
+
+def test_sorting_many_pauses_and_is_as_sorting_at_once() -> None:
+    pauses: list[int] = []
+    for count in (0, 1, SORTED_AT_ONCE, 5 * SORTED_AT_ONCE + 1):
+        items = [(number * 7919 % 101, number) for number in range(count)]
+        pauses.clear()
+        found = in_order(iter(items), lambda item: item[0], lambda: pauses.append(1))
+        assert found == sorted(items, key=lambda item: item[0]), "equal ones keep their order"
+        assert len(pauses) >= min(1, count) + (count if count > SORTED_AT_ONCE else 0)
+
+
+def test_each_item_is_followed_by_a_pause() -> None:
+    pauses: list[int] = []
+    at = [(item, len(pauses)) for item in each("abc", lambda: pauses.append(1))]
+    assert at == [("a", 0), ("b", 1), ("c", 2)]
+    assert len(pauses) == 3
 
 
 MODEL = "name: m{number}\ntype: t\n"

@@ -252,3 +252,16 @@ def test_delivery_of_wakes_can_be_taken_over(journal: MemoryJournal) -> None:
     assert told == []
     late[0]()
     assert told == ["a"]
+
+
+def test_a_listing_is_of_its_moment_whatever_is_committed_later(store: Store) -> None:
+    store.load_finished(RUNS, {"old": to_json(run("old", "succeeded").document())})
+    store.commit([run("a"), run("b")])
+    every, some = store.list(RUNS), store.list(RUNS, ["old", "b", "nobody"])
+    before = [store.get(RUNS, name) for name in ("old", "a", "b")]
+    changed = store.get(RUNS, "b").with_spec(cancel=True)
+    store.commit([changed, run("c")], [(RUNS, "old"), (RUNS, "a")])
+    assert [len(every), len(some)] == [3, 2]
+    assert [list(every), list(some)] == [before, [before[0], before[2]]]
+    assert list(every) == before, "it may be gone through again"
+    assert [one.name for one in store.list(RUNS)] == ["b", "c"]
