@@ -8,16 +8,27 @@ known.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
 from controllers.placement import Reason, available, matches
 from controllers.reasons import BEFORE_THE_MODEL, Reasons
 from controllers.requirement import requirement
 from datastore.clock import parse_stamp
-from datastore.kinds import LEASES, PENDING, WORKERS, PendingSpec, Placement
+from datastore.courtesy import Pause, each, no_pause
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    WORKERS,
+    Lease,
+    Pending,
+    PendingSpec,
+    Placement,
+    Worker,
+)
 from datastore.kinds.dispatch_name import is_probe
 from datastore.store import Store
 
@@ -41,56 +52,133 @@ class Demand:
     reason_code: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The live records of one moment, from which demand is worked out in any thread."""
+
+    pendings: tuple[Pending, ...]
+    leases: tuple[Lease, ...]
+    workers: tuple[Worker, ...]
+
+    @classmethod
+    def now(cls, store: Store) -> Seen:
+        """As they are now."""
+        return cls(store.live(PENDING), store.live(LEASES), store.live(WORKERS))
+
+    def __len__(self) -> int:
+        return len(self.pendings) + len(self.leases) + len(self.workers)
+
+
+@dataclass
+class Waiting:
+    """What waits under one requirement."""
+
+    placement: Placement
+    count: int = 0
+    oldest_s: float = -inf
+    models: dict[tuple[int, str], list[PendingSpec]] = field(default_factory=dict)
+    """By what holds a model back (its concurrency and key): who calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why one requirement waits, and how many of it wait for a model."""
+
+    reason: Reason
+    held: int
+
+
 def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetime) -> list[Demand]:
     """Every requirement that something waits for, runs under, or will ask for."""
-    found: dict[str, Demand] = {}
+    seen = Seen.now(store)
+    waiting = waiting_in(seen, now)
+    answers = {name: answer_for(one, reasons) for name, one in waiting.items()}
+    return demand_of(seen, waiting, answers, soon)
 
-    def of(name: str) -> Demand:
-        return found.setdefault(name, Demand(name))
 
-    groups: dict[str, list[float]] = {}
-    placements: dict[str, Placement] = {}
-    held: dict[str, list[PendingSpec]] = {}
-    for pending in store.live(PENDING):
+def waiting_in(seen: Seen, now: datetime, pause: Pause = no_pause) -> dict[str, Waiting]:
+    """What waits, by requirement, probes aside."""
+    found: dict[str, Waiting] = {}
+    for pending in each(seen.pendings, pause):
         if is_probe(pending.name):
             continue
-        name = requirement(pending.spec.placement)
-        placements[name] = pending.spec.placement
+        spec = pending.spec
+        one = found.setdefault(requirement(spec.placement), Waiting(spec.placement))
         since = pending.status.queued_at if pending.status is not None else pending.created_at
-        groups.setdefault(name, []).append((now - parse_stamp(since)).total_seconds())
-        if reasons.is_held(pending.spec):
-            held.setdefault(name, []).append(pending.spec)
-    for name, ages in groups.items():
-        reason = reasons.of(placements[name])
-        waits_for_model = held.get(name, [])
-        if len(waits_for_model) == len(ages) and reason.code not in BEFORE_THE_MODEL:
-            reason = reasons.held(waits_for_model[0])
-        _count(of(name), reason, ages, len(waits_for_model))
-        of(name).free_slots = _free_slots(store, placements[name])
-    leases = [lease for lease in store.live(LEASES) if not is_probe(lease.name)]
+        one.count += 1
+        one.oldest_s = max(one.oldest_s, (now - parse_stamp(since)).total_seconds())
+        if spec.model_concurrency:
+            model = spec.model_concurrency, spec.call.model_key
+            one.models.setdefault(model, []).append(spec)
+    return found
+
+
+def answer_for(one: Waiting, reasons: Reasons) -> Answer:
+    """Why it waits. Only on the event loop, which has what is asked here."""
+    held = [specs for specs in one.models.values() if reasons.is_held(specs[0])]
+    count = sum(map(len, held))
+    reason = reasons.of(one.placement)
+    if count == one.count and reason.code not in BEFORE_THE_MODEL:
+        reason = reasons.held(held[0][0])
+    return Answer(reason, count)
+
+
+def demand_of(
+    seen: Seen,
+    waiting: Mapping[str, Waiting],
+    answers: Mapping[str, Answer],
+    soon: Mapping[str, int],
+    pause: Pause = no_pause,
+) -> list[Demand]:
+    """Every requirement, by name."""
+    found: dict[str, Demand] = defaultdict(lambda: Demand(""))
+    slots = _FreeSlots(seen, pause)
+    for name, one in each(waiting.items(), pause):
+        _count(found[name], answers[name], one)
+        found[name].free_slots = slots.of(one.placement, pause)
+    leases = (lease for lease in each(seen.leases, pause) if not is_probe(lease.name))
     for name, count in Counter(lease.spec.requirement for lease in leases).items():
-        of(name).running = count
+        found[name].running = count
     for name, count in soon.items():
-        of(name).soon = count
+        found[name].soon = count
+    for name, entry in found.items():
+        entry.requirement = name
     return [found[name] for name in sorted(found)]
 
 
-def _count(entry: Demand, reason: Reason, ages: list[float], held: int) -> None:
-    """`held`: how many of them wait for a model, which no new worker frees."""
-    entry.reason, entry.reason_code = reason.text, reason.code
-    entry.oldest_s = round(max(ages), 3)
-    if reason.code in _BLOCKED:
-        entry.blocked = len(ages)
-    elif reason.code in _NEVER_SEEN:
-        entry.unsatisfiable = len(ages)
+def _count(entry: Demand, answer: Answer, one: Waiting) -> None:
+    """No new worker frees a held model, so that who waits for one is blocked."""
+    code = answer.reason.code
+    entry.reason, entry.reason_code = answer.reason.text, code
+    entry.oldest_s = round(one.oldest_s, 3)
+    if code in _BLOCKED:
+        entry.blocked = one.count
+    elif code in _NEVER_SEEN:
+        entry.unsatisfiable = one.count
     else:
-        entry.waiting, entry.blocked = len(ages) - held, held
+        entry.waiting, entry.blocked = one.count - answer.held, answer.held
 
 
-def _free_slots(store: Store, placement: Placement) -> int:
-    free = 0
-    for worker in store.live(WORKERS):
-        if worker.status is not None and available(worker) and matches(placement, worker):
-            load = store.count_by(LEASES, "worker", worker.name)
-            free += max(0, worker.status.capacity - load)
-    return free
+class _FreeSlots:
+    """The free slots of workers that take steps, by what requirements ask of a worker."""
+
+    def __init__(self, seen: Seen, pause: Pause) -> None:
+        loads = Counter(lease.spec.worker for lease in each(seen.leases, pause))
+        self._alike: dict[Hashable, tuple[Worker, int]] = {}
+        self._named: Counter[str] = Counter()
+        for worker in each(seen.workers, pause):
+            status = worker.status
+            if status is None or not available(worker):
+                continue
+            free = max(0, status.capacity - loads[worker.name])
+            for name in {worker.name, status.instance}:
+                self._named[name] += free
+            shape = (status.platform, status.arch, *sorted(status.labels.items()))
+            sample, others = self._alike.get(shape, (worker, 0))
+            self._alike[shape] = sample, others + free
+
+    def of(self, placement: Placement, pause: Pause) -> int:
+        if placement.target is not None:
+            return self._named[placement.target]
+        alike = each(self._alike.values(), pause)
+        return sum(free for sample, free in alike if free and matches(placement, sample))

@@ -9,7 +9,7 @@ Disconnected ones are looked at only while there are few of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 from controllers.model_locks import ModelLocks
@@ -37,6 +37,16 @@ BEFORE_THE_MODEL = frozenset({"paused", "no_match", "target_unknown"})
 class _Known:
     reason: Reason
     at_s: float
+
+
+def reason_key(spec: PendingSpec) -> Hashable:
+    """Equal for dispatches that wait for the same reason; it needs nothing but the record."""
+    call, concurrency = spec.call, spec.model_concurrency
+    held_by = (concurrency, call.model, call.model_key) if concurrency else None
+    if spec.run == PROBES:
+        return PROBES, spec.placement.target
+    run = spec.run if spec.affinity else None
+    return requirement_key(spec.placement, spec.affinity), run, held_by
 
 
 class Reasons:
@@ -100,12 +110,12 @@ class Reasons:
         """Who holds the model that the dispatch calls."""
         return Reason("model_held", self._locks.held(spec.call))
 
-    def verdicts(self, spec: PendingSpec) -> list[Verdict]:
-        """What stands between each worker and this dispatch, by worker name."""
+    def verdicts(self, spec: PendingSpec) -> Iterator[Verdict]:
+        """What stands between each worker and this dispatch, by worker name; one at a time."""
         placement = self._effective(spec)
         fleet = self._fleet(lambda: self._everyone(placement))
-        found = [verdict(placement, worker, fleet) for worker in fleet.everyone()]
-        return sorted(found, key=lambda one: one.worker)
+        for worker in sorted(fleet.everyone(), key=lambda one: one.name):
+            yield verdict(placement, worker, fleet)
 
     def _counted(self, placement: Placement) -> Fleet:
         """The fleet, as far as this requirement needs it, no live worker looked at."""

@@ -153,6 +153,7 @@ class WaitingRoom:
         self.groups: dict[str, Group] = {}
         self._load_of_run = load_of_run
         self._places: dict[str, _Place] = {}
+        self._sizes: Counter[str] = Counter()
         self._lanes_of_run: dict[str, dict[tuple[str, int], None]] = {}
         self._aside: dict[str, dict[str, None]] = {}
         self._gone: set[int] = set()
@@ -183,6 +184,7 @@ class WaitingRoom:
         entry = _Entry(since_s, self._arrivals, pending.name)
         place = _Place(key, spec.priority, spec.run, entry)
         self._places[pending.name] = place
+        self._sizes[key] += 1
         self._put(place)
         return key
 
@@ -192,6 +194,7 @@ class WaitingRoom:
         if place is None:
             return
         self._gone.add(place.entry.order)
+        self._one_less(place.group)
         self._tidy(place)
 
     def set_aside(self, name: str, model: ModelLimit) -> None:
@@ -253,11 +256,16 @@ class WaitingRoom:
 
     def sizes(self) -> Counter[str]:
         """How many wait under each key."""
-        return Counter(place.group for place in self._places.values())
+        return self._sizes.copy()
 
     def names(self) -> Iterator[str]:
         """Everything that waits, in no order."""
         return iter(list(self._places))
+
+    def _one_less(self, key: str) -> None:
+        self._sizes[key] -= 1
+        if not self._sizes[key]:
+            del self._sizes[key]
 
     # -- lanes -----------------------------------------------------------------------------------
 
@@ -305,6 +313,8 @@ class WaitingRoom:
         """Put a dispatch elsewhere, at the place that its waiting gives it there."""
         lane = self.groups[place.group].shelves[place.priority].lanes[place.run]
         self._places[name] = moved
+        self._one_less(place.group)
+        self._sizes[moved.group] += 1
         if lane.entries[0] == place.entry:
             self._put(moved)
             self._gone.add(place.entry.order)

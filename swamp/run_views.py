@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from controllers.asked import desired_file
 from datastore.clock import parse_stamp
+from datastore.courtesy import Pause, each, in_order, no_pause
 from datastore.kinds import Lease, Pending, Run, Step
 from swamp.views import View, known, milliseconds
 
@@ -52,14 +53,18 @@ def run_item(run: Run) -> View:
 
 
 def run_view(
-    run: Run, steps: Iterable[Step], pendings: Iterable[Pending], leases: Iterable[Lease]
+    run: Run,
+    steps: Iterable[Step],
+    pendings: Iterable[Pending],
+    leases: Iterable[Lease],
+    pause: Pause = no_pause,
 ) -> View:
     """The whole run, jobs and steps in the order of its workflow definition.
 
     Copies that `forEach` made follow their template, which is itself shown only while there is no
-    copy of it or when it has an end of its own.
+    copy of it or when it has an end of its own. It pauses after each record and step.
     """
-    jobs = _facts(steps, pendings, leases)
+    jobs = _facts(each(steps, pause), each(pendings, pause), each(leases, pause))
     status = run.status
     assert status is not None
     view = {
@@ -76,7 +81,7 @@ def run_view(
             {
                 "name": job["name"],
                 "status": status.jobs.get(job["name"], "pending"),
-                "steps": _job_steps(job, jobs[job["name"]]),
+                "steps": _job_steps(job, jobs[job["name"]], pause),
             }
             for job in run.spec.definition.get("jobs", [])
         ],
@@ -88,43 +93,46 @@ def run_view(
 
 @dataclass(slots=True)
 class _Facts:
-    """What is recorded about one step: its record, its live lease, its live pending dispatch."""
+    """What is shown of one step: of its record, its live lease and its live pending dispatch."""
 
-    step: Step | None = None
-    lease: Lease | None = None
-    pending: Pending | None = None
+    template: str | None = None
+    step: View | None = None
+    lease: View | None = None
+    pending: View | None = None
 
 
 def _facts(
     steps: Iterable[Step], pendings: Iterable[Pending], leases: Iterable[Lease]
 ) -> dict[str, dict[str, _Facts]]:
-    """By job, then step."""
+    """By job, then step. No record is kept: to let go of thousands at once takes its time."""
     jobs: dict[str, dict[str, _Facts]] = defaultdict(lambda: defaultdict(_Facts))
     for step in steps:
-        jobs[step.spec.job][step.spec.step].step = step
+        facts = jobs[step.spec.job][step.spec.step]
+        facts.template, facts.step = step.spec.template, _step_record(step)
     for lease in leases:
         if lease.live:
-            jobs[lease.spec.job][lease.spec.step].lease = lease
+            jobs[lease.spec.job][lease.spec.step].lease = _leased(lease)
     for pending in pendings:
         if pending.live:
-            jobs[pending.spec.job][pending.spec.step].pending = pending
+            jobs[pending.spec.job][pending.spec.step].pending = _waiting(pending)
     return jobs
 
 
-def _job_steps(job: View, found: dict[str, _Facts]) -> list[View]:
+def _job_steps(job: View, found: dict[str, _Facts], pause: Pause) -> list[View]:
     written: list[View] = job.get("steps", [])
     names = {step["name"] for step in written}
     copies: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(found.keys() - names, key=_natural):
+    unknown = ((_natural(name), name) for name in found if name not in names)
+    for _, name in in_order(each(unknown, pause), lambda one: one[0], pause):
         copies[_template(name, found[name], written)].append(name)
     views = []
     for template in [step["name"] for step in written]:
         made = copies.pop(template, [])
         if template in found or not made:
-            views.append(_step(template, found.get(template, _Facts()), None))
-        views += [_step(name, found[name], template) for name in made]
+            views.append(_step(template, found.pop(template, _Facts()), None))
+        views += [_step(name, found.pop(name), template) for name in each(made, pause)]
     unwritten = [name for names_left in copies.values() for name in names_left]
-    return views + [_step(name, found[name], None) for name in unwritten]
+    return views + [_step(name, found.pop(name), None) for name in each(unwritten, pause)]
 
 
 def _template(name: str, facts: _Facts, written: list[View]) -> str:
@@ -133,8 +141,8 @@ def _template(name: str, facts: _Facts, written: list[View]) -> str:
     Only a step's own record says so; before it exists the copy goes to the `forEach` step whose
     name it begins with.
     """
-    if facts.step is not None and facts.step.spec.template is not None:
-        return facts.step.spec.template
+    if facts.template is not None:
+        return facts.template
     loops = [step["name"] for step in written if "forEach" in step]
     fixed = {loop: loop.partition("${{")[0] for loop in loops}
     fitting = [loop for loop in loops if name.startswith(fixed[loop])] or loops
@@ -151,11 +159,11 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def _step(name: str, facts: _Facts, template: str | None) -> View:
     view: View = {"name": name, "template": template, "status": "pending"}
     if facts.step is not None:
-        view |= _step_record(facts.step)
+        view |= facts.step
     if view["status"] in ("pending", "waiting") and facts.pending is not None:
-        view |= _waiting(facts.pending)
+        view |= facts.pending
     if view["status"] in ("pending", "waiting") and facts.lease is not None:
-        view |= _leased(facts.lease)
+        view |= facts.lease
     return known(view)
 
 

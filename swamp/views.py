@@ -1,26 +1,30 @@
 """Records as people and machines are shown them: the JSON shapes of the API and of `--json`.
 
 Pure functions. The server and the commands that read the datastore themselves use the same ones,
-so both always show the same. Keys whose value is unknown are left out.
+so both always show the same. Keys whose value is unknown are left out. What may have to show many
+records takes a `pause` after each of them, for the server's event loop.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from controllers.asked import desired_file
 from controllers.placement import drains
 from controllers.requirement import requirement
+from datastore import courtesy
 from datastore.clock import parse_stamp
+from datastore.courtesy import each, in_order, no_pause
 from datastore.kinds import (
     Lease,
     Pause,
     PauseSpec,
     PauseStatus,
     Pending,
+    PendingSpec,
     Token,
     Worker,
 )
@@ -28,6 +32,7 @@ from datastore.kinds import (
 if TYPE_CHECKING:
     # Only the server needs these; commands that list start faster without them.
     from controllers.demand import Demand
+    from controllers.placement import Reason
     from datastore.desired import DesiredFile
 
 View = dict[str, Any]
@@ -43,18 +48,25 @@ def worker_list(
     live_leases: Iterable[Lease],
     show_all: bool = False,
     left_out: int = 0,
+    pause: courtesy.Pause = no_pause,
 ) -> View:
     """`{workers, count, filteredDisconnectedCount?}` by name; disconnected ones with `show_all`.
 
     `left_out`: disconnected ones beside the given.
     """
     active: dict[str, list[str]] = defaultdict(list)
-    for lease in live_leases:
+    for lease in each(live_leases, pause):
         active[lease.spec.worker].append(lease.name)
-    views = [_worker(worker, sorted(active[worker.name])) for worker in workers if worker.status]
-    views.sort(key=lambda view: view["name"])
-    shown = [view for view in views if show_all or view["status"] != "disconnected"]
-    hidden = left_out + len(views) - len(shown)
+    views, hidden = [], left_out
+    for worker in each(workers, pause):
+        if worker.status is None:
+            continue
+        view = _worker(worker, sorted(active.get(worker.name, ())))
+        if show_all or view["status"] != "disconnected":
+            views.append(view)
+        else:
+            hidden += 1
+    shown = in_order(views, lambda view: view["name"], pause)
     return known(
         {"workers": shown, "count": len(shown), "filteredDisconnectedCount": hidden or None}
     )
@@ -99,14 +111,24 @@ def worker_state(worker: Worker, busy: bool) -> str:
     return "busy" if busy else "idle"
 
 
-def queue_list(pendings: Iterable[Pending], now: datetime) -> list[View]:
-    """The waiting dispatches, oldest first."""
-    waiting = [pending for pending in pendings if pending.state == "waiting"]
-    views = [_queued(pending, now) for pending in waiting]
-    return sorted(views, key=lambda view: (view["queuedAt"], view["queueId"]))
+def queue_list(
+    pendings: Iterable[Pending],
+    now: datetime,
+    reason_of: Callable[[PendingSpec], Reason] | None = None,
+    pause: courtesy.Pause = no_pause,
+) -> list[View]:
+    """The waiting dispatches, oldest first.
+
+    `reason_of`: why each waits, where that is known better than from its record.
+    """
+    waiting = (one for one in each(pendings, pause) if one.state == "waiting")
+    views = [
+        _queued(one, now, None if reason_of is None else reason_of(one.spec)) for one in waiting
+    ]
+    return in_order(views, lambda view: (view["queuedAt"], view["queueId"]), pause)
 
 
-def _queued(pending: Pending, now: datetime) -> View:
+def _queued(pending: Pending, now: datetime, reason: Reason | None) -> View:
     spec, status = pending.spec, pending.status
     assert status is not None
     return known(
@@ -123,10 +145,11 @@ def _queued(pending: Pending, now: datetime) -> View:
             "priority": spec.priority,
             "queuedAt": status.queued_at,
             "ageMs": max(0, milliseconds(status.queued_at, now)),
-            "reason": status.reason or "",
+            "reason": (status.reason or "") if reason is None else reason.text,
             "limitS": spec.wait_limit_s,
             "limitFrom": spec.limit_from,
             "desiredFile": desired_file(spec.desired),
+            "reasonCode": None if reason is None else reason.code,
         }
     )
 
@@ -182,17 +205,26 @@ def _pause(name: str, spec: PauseSpec, status: PauseStatus | None) -> View:
     )
 
 
-def token_list(tokens: Iterable[Token], workers: Iterable[Worker], now: datetime) -> list[View]:
+def token_list(
+    tokens: Iterable[Token],
+    workers: Iterable[Worker],
+    now: datetime,
+    pause: courtesy.Pause = no_pause,
+) -> list[View]:
     """The enrollment tokens by name, each with the machines it has bound."""
-    bound: dict[str, list[Worker]] = defaultdict(list)
-    for worker in workers:
+    bound: dict[str, list[View]] = defaultdict(list)
+    for worker in each(workers, pause):
         if worker.status is not None:
-            bound[worker.status.token].append(worker)
-    views = [_token(token, bound[token.name], now) for token in tokens if token.status]
-    return sorted(views, key=lambda view: view["name"])
+            bound[worker.status.token].append(_binding(worker))
+    views = []
+    for token in each(tokens, pause):
+        if token.status is not None:
+            bindings = in_order(bound.pop(token.name, ()), lambda one: one["worker"], pause)
+            views.append(_token(token, bindings, now))
+    return in_order(views, lambda view: view["name"], pause)
 
 
-def _token(token: Token, workers: list[Worker], now: datetime) -> View:
+def _token(token: Token, bindings: list[View], now: datetime) -> View:
     status = token.status
     assert status is not None
     expired = token.live and parse_stamp(token.spec.expires_at) <= now
@@ -205,7 +237,7 @@ def _token(token: Token, workers: list[Worker], now: datetime) -> View:
             "expiresAt": token.spec.expires_at,
             "maxEnrollments": token.spec.max_enrollments,
             "bindingCount": status.enrollments,
-            "bindings": [_binding(worker) for worker in sorted(workers, key=lambda w: w.name)],
+            "bindings": bindings,
             "revokedAt": status.ended_at if status.state == "revoked" else None,
             "note": token.spec.note,
             "desiredFile": desired_file(status.desired),

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, islice
 
 from controllers.controller import Wait
@@ -152,15 +152,15 @@ class RunController:
         live = self._live.get(name)
         return None if live is None else live.totals().model_dump()
 
-    def upcoming(self) -> dict[str, int]:
-        """Steps of live runs that will ask for a worker, by requirement as far as it is known."""
-        found: Counter[str] = Counter()
-        for live in self._live.values():
+    def upcoming(self) -> Iterator[Mapping[str, int]]:
+        """Steps that will ask for a worker, by requirement as far as it is known: per live run."""
+        for live in tuple(self._live.values()):
+            found: Counter[str] = Counter()
             for unit, copies_left in live.graph.upcoming():
                 template = placement_of(live.workflow, unit.job, unit.step)
                 if template.active:
                     found[written_requirement(template)] += copies_left
-        return dict(found)
+            yield found
 
     # -- reconciling -----------------------------------------------------------------------------
 

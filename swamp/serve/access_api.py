@@ -6,6 +6,7 @@ from typing import get_args
 
 from aiohttp import web
 
+from datastore.courtesy import each
 from datastore.kinds import ACCESS, Role
 from swamp import access_tokens
 from swamp.serve.answers import (
@@ -14,7 +15,6 @@ from swamp.serve.answers import (
     body_of,
     done,
     refuse_if_degraded,
-    told,
     unless_degraded,
 )
 from swamp.serve.served import Served
@@ -34,9 +34,11 @@ class AccessApi:
             web.post("/api/v1/access/{name}/revoke", admin(self.revoke)),
         ]
 
-    async def tokens(self, request: web.Request) -> web.Response:
-        now = self._served.clock.now()
-        return await told(self._store, access_tokens.access_list(self._store.list(ACCESS), now))
+    async def tokens(self, request: web.Request) -> web.StreamResponse:
+        found, now = self._store.list(ACCESS), self._served.clock.now()
+        return await self._served.aside.told(
+            request, len(found), lambda pause: access_tokens.access_list(each(found, pause), now)
+        )
 
     async def create(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)

@@ -25,6 +25,7 @@ from datastore.errors import (
     SwampError,
     alone,
 )
+from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.trouble import shown
 from swamp.client import DEGRADED_HEADER
@@ -37,7 +38,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 BARRIER_WITHIN_S = 10.0
 NOTED = "noted, and in force once the disk takes writes again"
 LOOK_EVERY_S = 0.1
-"""How often an answer that waits for the disk looks whether the disk is in trouble."""
+"""How often an answer that waits looks whether the disk is in trouble, or the client has left."""
+
+JSON_TYPE = "application/json; charset=utf-8"
 
 ADMIN = web.AppKey("admin", bool)
 """Whether the application is served on the repository's own socket."""
@@ -70,15 +73,21 @@ class ApiError(SwampError):
 
 async def told(store: Store, body: Any) -> web.Response:
     """The answer to a question: marked, not held up, while the disk refuses writes."""
+    headers = await told_headers(store)
+    return web.Response(body=to_json(body), headers=headers)
+
+
+async def told_headers(store: Store) -> dict[str, str]:
+    """The headers of an answer to a question, once they are known; its body must be made before."""
     trouble = await trouble_before_barrier(store)
-    headers = None if trouble is None else {DEGRADED_HEADER: " ".join(trouble.split())}
-    return web.json_response(body, headers=headers)
+    marked = {} if trouble is None else {DEGRADED_HEADER: " ".join(trouble.split())}
+    return {"Content-Type": JSON_TYPE, **marked}
 
 
 async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:
     """The answer to a change, once that is on disk; Degraded while it is not."""
     await durable(store)
-    return web.json_response(body, status=status)
+    return web.Response(body=to_json(body), headers={"Content-Type": JSON_TYPE}, status=status)
 
 
 async def durable(store: Store) -> None:
@@ -90,15 +99,35 @@ async def durable(store: Store) -> None:
 
 async def unless_degraded(store: Store, change: Coroutine[Any, Any, Answer]) -> Answer:
     """What a change that waits for the disk itself answers; NotDurableYet once the disk refuses."""
+
+    def look() -> None:
+        if store.trouble is not None:
+            raise NotDurableYet(f"{NOTED}: {store.trouble}")
+
+    return await _unless(look, change)
+
+
+async def unless_left(request: web.Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What the work answers; once the client has left, that ends, and is a ConnectionError."""
+    return await _unless(lambda: refuse_if_left(request), work)
+
+
+def refuse_if_left(request: web.Request) -> None:
+    """A ConnectionError if nobody is there to be answered."""
+    if request.transport is None or request.transport.is_closing():
+        raise ConnectionResetError("the client has left")
+
+
+async def _unless(look: Callable[[], None], work: Coroutine[Any, Any, Answer]) -> Answer:
+    """What the work answers, unless a look in the meantime raises: that ends it."""
     try:
         async with asyncio.TaskGroup() as group:
-            changing = group.create_task(change)
-            while not (await asyncio.wait((changing,), timeout=LOOK_EVERY_S))[0]:
-                if store.trouble is not None:
-                    raise NotDurableYet(f"{NOTED}: {store.trouble}")
+            working = group.create_task(work)
+            while not (await asyncio.wait((working,), timeout=LOOK_EVERY_S))[0]:
+                look()
     except BaseExceptionGroup as group_error:
         raise alone(group_error) from None
-    return changing.result()
+    return working.result()
 
 
 def refuse_if_degraded(store: Store) -> None:

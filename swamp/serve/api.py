@@ -7,7 +7,9 @@ repository's socket alone: whoever may open that may edit the files anyway.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing, suppress
+from itertools import islice
 from typing import Any
 
 from aiohttp import web
@@ -15,6 +17,8 @@ from aiohttp import web
 from controllers.retention import Keep
 from controllers.run.telling import last_event
 from datastore.clock import stamp
+from datastore.courtesy import Pause, each, in_order
+from datastore.errors import InvalidFile
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
 from swamp import __version__, run_views, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
@@ -25,7 +29,6 @@ from swamp.serve.answers import (
     body_of,
     done,
     refuse_if_degraded,
-    told,
     unless_degraded,
 )
 from swamp.serve.asks_api import AsksApi
@@ -45,6 +48,7 @@ class Api:
     def __init__(self, served: Served) -> None:
         self._served = served
         self._store = served.store
+        self._aside = served.aside
 
     def routes(self) -> list[web.RouteDef]:
         """Every route, for both applications."""
@@ -86,24 +90,23 @@ class Api:
         }
         return web.json_response(body)
 
-    async def problems(self, request: web.Request) -> web.Response:
-        found = [
-            {
-                "path": problem.path,
-                "line": problem.position.line if problem.position else None,
-                "column": problem.position.column if problem.position else None,
-                "problem": problem.problem,
-            }
-            for problem in self._served.problems()
-        ]
-        return await told(self._store, found)
+    async def problems(self, request: web.Request) -> web.StreamResponse:
+        found = self._served.problems()
+
+        def make(pause: Pause) -> list[views.View]:
+            return [_problem(one) for one in each(found, pause)]
+
+        return await self._aside.told(request, len(found), make)
 
     # -- tokens ----------------------------------------------------------------------------------
 
-    async def tokens(self, request: web.Request) -> web.Response:
+    async def tokens(self, request: web.Request) -> web.StreamResponse:
         store, now = self._store, self._served.clock.now()
-        return await told(
-            self._store, views.token_list(store.list(TOKENS), store.list(WORKERS), now)
+        known, workers = store.list(TOKENS), store.list(WORKERS)
+        return await self._aside.told(
+            request,
+            len(known) + len(workers),
+            lambda pause: views.token_list(known, workers, now, pause),
         )
 
     async def create_token(self, request: web.Request) -> web.Response:
@@ -128,22 +131,24 @@ class Api:
 
     # -- runs ------------------------------------------------------------------------------------
 
-    async def runs(self, request: web.Request) -> web.Response:
+    async def runs(self, request: web.Request) -> web.StreamResponse:
         limit = request.query.get("limit", "50")
         if not limit.isdecimal() or not 0 < int(limit) <= RUNS_MOST:
             raise ApiError(400, "bad_request", f"limit must be a number from 1 to {RUNS_MOST}")
-        found: list[Run] = []
-        workflow, status = request.query.get("workflow"), request.query.get("status")
-        for name in sorted(self._store.names(RUNS), reverse=True):
-            run = self._exact(self._store.get(RUNS, name))
-            if workflow not in (None, run.spec.workflow, run.spec.workflow_id):
-                continue
-            if status not in (None, run.state):
-                continue
-            found.append(run)
-            if len(found) == int(limit):
-                break
-        return await told(self._store, run_views.run_list(found))
+        runs, wanted = self._store.list(RUNS), request.query
+
+        def choose(pause: Pause) -> list[Run]:
+            names = in_order(runs.names, str, pause)
+            newest_first = each(map(runs.get, reversed(names)), pause)
+            return list(islice((run for run in newest_first if _fits(run, wanted)), int(limit)))
+
+        found = await self._aside.worked(request, len(runs), choose)
+        exact = [self._exact(run) for run in found]
+        return await self._aside.told(
+            request,
+            len(exact),
+            lambda pause: run_views.run_list(each(exact, pause), limit=len(exact)),
+        )
 
     async def start_run(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
@@ -164,13 +169,17 @@ class Api:
         answer = {**started, "warnings": warnings} if warnings else started
         return await done(self._store, answer, status=201)
 
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, request: web.Request) -> web.StreamResponse:
         run = self._exact(self._find_run(request))
         store = self._store
-        steps = store.by(STEPS, "run", run.name)
-        pendings = store.by(PENDING, "run", run.name)
-        leases = store.by(LEASES, "run", run.name)
-        return await told(self._store, run_views.run_view(run, steps, pendings, leases))
+        steps = store.list(STEPS, store.names_by(STEPS, "run", run.name))
+        pendings = store.list(PENDING, store.names_by(PENDING, "run", run.name))
+        leases = store.list(LEASES, store.names_by(LEASES, "run", run.name))
+        return await self._aside.told(
+            request,
+            len(steps) + len(pendings) + len(leases),
+            lambda pause: run_views.run_view(run, steps, pendings, leases, pause),
+        )
 
     async def cancel_run(self, request: web.Request) -> web.Response:
         run = self._find_run(request)
@@ -245,3 +254,18 @@ class Api:
         if totals is None or run.status is None:
             return run
         return run.with_status(run.status.model_copy(update={"counts": Counts(**totals)}))
+
+
+def _fits(run: Run, wanted: Mapping[str, str]) -> bool:
+    """Whether the run is of the workflow, and in the status, that is asked for."""
+    of_workflow = wanted.get("workflow") in (None, run.spec.workflow, run.spec.workflow_id)
+    return of_workflow and wanted.get("status") in (None, run.state)
+
+
+def _problem(found: InvalidFile) -> views.View:
+    return {
+        "path": found.path,
+        "line": found.position.line if found.position else None,
+        "column": found.position.column if found.position else None,
+        "problem": found.problem,
+    }

@@ -24,6 +24,9 @@ REQUIREMENTS_MOST = 100
 WORKERS_MOST = 500
 """What is told one by one, the biggest or the first by name; the rest is `other`."""
 
+WORKERS_AT_ONCE = 200
+"""Workers that are counted in one piece, so that others get their turn."""
+
 OTHER = "other"
 
 WORKER_STATES = ("idle", "busy", "draining", "cordoned", "unverified", "disconnected")
@@ -47,7 +50,7 @@ class Metrics:
     async def collect(self) -> list[Instrument]:
         """Every instrument with its values."""
         served = self._served
-        slots, workers = self._fleet()
+        slots, workers = await self._fleet()
         degraded = self._store.trouble or served.files_trouble()
         return [
             Gauge(
@@ -100,8 +103,8 @@ class Metrics:
                 await asyncio.sleep(0)
         return found
 
-    def _fleet(self) -> tuple[Mapping[Labels, float], Mapping[Labels, float]]:
-        """Slots by worker and state, and workers by state."""
+    async def _fleet(self) -> tuple[Mapping[Labels, float], Mapping[Labels, float]]:
+        """Slots by worker and state, and workers by state; others get their turn between."""
         slots: Tally[Labels] = Tally()
         live = self._store.live(WORKERS)
         states = Tally(dict.fromkeys(WORKER_STATES, 0))
@@ -113,4 +116,6 @@ class Metrics:
             name = worker.name if number < WORKERS_MOST else OTHER
             slots[name, "used"] += used
             slots[name, "free"] += max(0, capacity - used)
+            if number % WORKERS_AT_ONCE == WORKERS_AT_ONCE - 1:
+                await asyncio.sleep(0)
         return slots, {(state,): count for state, count in states.items()}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from aiohttp import web
 
-from controllers.demand import demand
+from controllers.demand import Seen, answer_for, demand_of, waiting_in
+from controllers.placement import Reason, Verdict
+from controllers.reasons import reason_key
 from controllers.requirement import describe
-from datastore.kinds import PENDING, Pending
+from datastore.courtesy import Pause, each, in_order, no_pause
+from datastore.kinds import PENDING, Pending, PendingSpec
 from swamp import views
-from swamp.serve.answers import ApiError, told
+from swamp.serve.answers import ApiError
 from swamp.serve.served import Served
 
 CANDIDATES_MOST = 6
@@ -32,62 +36,108 @@ class QueueApi:
             web.get("/api/v1/demand", self.demand),
         ]
 
-    async def queue(self, request: web.Request) -> web.Response:
-        pendings = self._store.live(PENDING)
-        listed = views.queue_list(pendings, self._served.clock.now())
-        by_name = {pending.name: pending for pending in pendings}
-        for entry in listed:
-            reason = self._reasons.of_dispatch(by_name[entry["queueId"]].spec)
-            entry["reason"], entry["reasonCode"] = reason.text, reason.code
-        return await told(self._store, listed)
+    async def queue(self, request: web.Request) -> web.StreamResponse:
+        pendings, now = self._store.live(PENDING), self._served.clock.now()
+        size, aside = len(pendings), self._served.aside
+        # Ten thousand dispatches of one requirement have one reason, which only the loop can tell.
+        specs = await aside.worked(
+            request,
+            size,
+            lambda pause: {
+                reason_key(one.spec): one.spec
+                for one in each(pendings, pause)
+                if one.state == "waiting"
+            },
+        )
+        of = self._reasons.of_dispatch
+        reasons = dict(await aside.sliced(request, ((key, of(one)) for key, one in specs.items())))
 
-    async def explain(self, request: web.Request) -> web.Response:
-        pending = chosen(self._store.live(PENDING), request.match_info["id"])
-        placement = pending.spec.placement
+        def reason_of(spec: PendingSpec) -> Reason:
+            return reasons[reason_key(spec)]
+
+        return await aside.told(
+            request, size, lambda pause: views.queue_list(pendings, now, reason_of, pause)
+        )
+
+    async def explain(self, request: web.Request) -> web.StreamResponse:
+        pending = await self._chosen(request)
+        placement, aside = pending.spec.placement, self._served.aside
         reason = self._reasons.of_dispatch(pending.spec, fresh=True)
-        workers = [
-            views.known({"worker": one.worker, "verdict": one.state, "detail": one.detail or None})
-            for one in self._reasons.verdicts(pending.spec)
-        ]
+        verdicts = await aside.sliced(request, self._reasons.verdicts(pending.spec))
         body = {
             "queueId": pending.name,
             "state": pending.state or "not looked at yet",
             "requirement": describe(placement),
             "reason": reason.text,
             "reasonCode": reason.code,
-            "workers": workers,
         }
-        return await told(self._store, body)
 
-    async def demand(self, request: web.Request) -> web.Response:
-        manager = self._served.manager
-        soon = manager.runs.upcoming()
-        found = demand(self._store, self._reasons, soon, self._served.clock.now())
-        return await told(self._store, views.demand_list(found))
+        def make(pause: Pause) -> views.View:
+            return {**body, "workers": [_verdict(one) for one in each(verdicts, pause)]}
+
+        return await aside.told(request, len(verdicts), make)
+
+    async def demand(self, request: web.Request) -> web.StreamResponse:
+        seen, now, aside = Seen.now(self._store), self._served.clock.now(), self._served.aside
+        size = len(seen)
+        waiting = await aside.worked(request, size, lambda pause: waiting_in(seen, now, pause))
+        answers = dict(
+            await aside.sliced(
+                request,
+                ((name, answer_for(one, self._reasons)) for name, one in waiting.items()),
+            )
+        )
+        soon: Counter[str] = Counter()
+        for counts in await aside.sliced(request, self._served.manager.runs.upcoming()):
+            soon.update(counts)
+        return await aside.told(
+            request,
+            size,
+            lambda pause: views.demand_list(demand_of(seen, waiting, answers, soon, pause)),
+        )
+
+    async def _chosen(self, request: web.Request) -> Pending:
+        """The dispatch that is meant; see `chosen`."""
+        wanted = request.match_info["id"]
+        named = self._store.find(PENDING, wanted)
+        if named is not None and named.live:
+            return named
+        pendings = self._store.live(PENDING)
+        return await self._served.aside.worked(
+            request, len(pendings), lambda pause: chosen(pendings, wanted, pause)
+        )
 
 
-def chosen(pendings: Iterable[Pending], wanted: str) -> Pending:
+def chosen(pendings: Iterable[Pending], wanted: str, pause: Pause = no_pause) -> Pending:
     """The dispatch that is meant: by its id, by `workflow/job/step` or the end of that, or by a
     part of its id that no other has. ApiError names the candidates where there are several.
     """
-    known = list(pendings)
-    near = (
-        [one for one in known if one.name == wanted]
-        or [one for one in known if wanted in _paths(one)]
-        or [one for one in known if wanted in one.name]
-    )
+    by_path, by_part = [], []
+    for one in each(pendings, pause):
+        if one.name == wanted:
+            return one
+        if wanted in _paths(one):
+            by_path.append(one)
+        elif wanted in one.name:
+            by_part.append(one)
+    near = by_path or by_part
     if len(near) == 1:
         return near[0]
     if not near:
         none = f"nothing that waits is named '{wanted}'; see `swamp worker queue`"
         raise ApiError(404, "dispatch_not_found", none)
-    named = ", ".join(sorted(f"{_paths(one)[0]} ({one.name})" for one in near)[:CANDIDATES_MOST])
+    named = in_order((f"{_paths(one)[0]} ({one.name})" for one in near), str, pause)
+    candidates = ", ".join(named[:CANDIDATES_MOST])
     more = f" and {len(near) - CANDIDATES_MOST} more" if len(near) > CANDIDATES_MOST else ""
     raise ApiError(
         409,
         "dispatch_ambiguous",
-        f"{len(near)} waiting dispatches fit '{wanted}': {named}{more}; give the id of one",
+        f"{len(near)} waiting dispatches fit '{wanted}': {candidates}{more}; give the id of one",
     )
+
+
+def _verdict(one: Verdict) -> views.View:
+    return views.known({"worker": one.worker, "verdict": one.state, "detail": one.detail or None})
 
 
 def _paths(pending: Pending) -> tuple[str, str, str]:

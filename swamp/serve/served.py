@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from controllers.manager import Manager
@@ -16,6 +17,7 @@ from datastore.meter import Instrument
 from datastore.record import Kind
 from datastore.store import Store
 from swamp.protocol import FromWorker
+from swamp.serve.aside import Aside
 from swamp.serve.data_plane import DataPlane
 from swamp.serve.death_reports import DeathReports
 
@@ -46,3 +48,8 @@ class Served:
     """Told of each frame that comes from a worker."""
     only_run: str | None = None
     """The one run of a process that takes on no other."""
+
+    @cached_property
+    def aside(self) -> Aside:
+        """Makes the large answers: one for all that asks this server."""
+        return Aside(self.store)

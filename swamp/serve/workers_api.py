@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
 
 from aiohttp import web
 
@@ -11,7 +12,9 @@ from controllers.forgetting import StillThere, no_such_worker
 from controllers.placement import takes_probes
 from controllers.probes import WAIT_S, Verdict
 from datastore.clock import stamp
-from datastore.kinds import LEASES, WORKERS
+from datastore.courtesy import Pause, each
+from datastore.kinds import LEASES, WORKERS, Worker, WorkerSpec, WorkerStatus
+from datastore.listing import Listing
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told, unless_degraded
 from swamp.serve.served import Served
@@ -34,19 +37,32 @@ class WorkersApi:
             web.post("/api/v1/workers/{name}/verify", admin(self.verify)),
         ]
 
-    async def workers(self, request: web.Request) -> web.Response:
+    async def workers(self, request: web.Request) -> web.StreamResponse:
         show_all = request.query.get("all") in ("1", "true")
         store = self._store
+        live, leases = store.live(WORKERS), store.live(LEASES)
         # Those that went away may be tens of thousands: they are counted, and read if asked for.
-        workers = store.list(WORKERS) if show_all else store.live(WORKERS)
-        left_out = 0 if show_all else store.count(WORKERS) - store.live_count(WORKERS)
-        listed = views.worker_list(workers, store.live(LEASES), show_all, left_out)
-        now = self._served.clock.now()
-        for worker in listed["workers"]:
-            silent_s = self._served.silent_s(worker["name"])
-            if silent_s is not None:
-                worker["lastSeenAt"] = stamp(now - timedelta(seconds=silent_s))
-        return await told(self._store, listed)
+        workers: Collection[Worker] | Listing[WorkerSpec, WorkerStatus]
+        workers = store.list(WORKERS) if show_all else live
+        left_out = 0 if show_all else store.count(WORKERS) - len(live)
+        seen = await self._served.aside.sliced(request, map(self._seen_at, live))
+        seen_at = {name: at for name, at in seen if at is not None}
+
+        def make(pause: Pause) -> views.View:
+            listed = views.worker_list(workers, leases, show_all, left_out, pause)
+            for worker in each(listed["workers"], pause):
+                if worker["name"] in seen_at:
+                    worker["lastSeenAt"] = stamp(seen_at[worker["name"]])
+            return listed
+
+        return await self._served.aside.told(request, len(workers) + len(leases), make)
+
+    def _seen_at(self, worker: Worker) -> tuple[str, datetime | None]:
+        """When something came from the worker last; None if it is not connected."""
+        silent_s = self._served.silent_s(worker.name)
+        if silent_s is None:
+            return worker.name, None
+        return worker.name, self._served.clock.now() - timedelta(seconds=silent_s)
 
     async def verify(self, request: web.Request) -> web.Response:
         """Probe the worker, or join the probe that is under way, and wait for the verdict."""

@@ -160,6 +160,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_head_is_the_one_that_a_sort_puts_first(self) -> None:
         assert len(self.room) == len(self.waiting)
+        keys = (self.room.key_of(name) for name in self.room.names())
+        assert self.room.sizes() == Counter(filter(None, keys))
         for placement, aside in product(PLACEMENTS, (False, True)):
             key = requirement_key(placement) + ("#1#x" if aside else "")
             mine = [
