@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ def finished_records(repository: Path, count: int) -> None:
     _write(repository, islice(_finished(), count))
 
 
+def finished_run(repository: Path, steps: int) -> str:
+    """One finished run of so many steps, shown with all of them; its id."""
+    run = "0193f000-0000-7000-8000-ffffffffffff"
+    loop = {"name": "s-${{ self.n }}", "forEach": {"item": "n", "in": "${{ inputs.count }}"}}
+    definition = {"name": "stored", "jobs": [{"name": "fan", "steps": [loop]}]}
+    below = (record for number in range(steps) for record in _step(run, f"s-{number}"))
+    _write(repository, chain([_run(run, steps, definition)], below))
+    return run
+
+
 def workers(repository: Path, count: int) -> None:
     """So many workers that are away."""
     _write(repository, (_worker(number) for number in range(count)))
@@ -99,13 +109,17 @@ def _finished() -> Iterator[Record[Any, Any]]:
     number = 0
     while True:
         run = f"0193f000-0000-7000-8000-{number:012x}"
-        spec = RunSpec(workflow="stored", workflow_id="stored", definition={"name": "stored"})
-        counts = Counts(total=STEPS_PER_RUN, succeeded=STEPS_PER_RUN)
-        status = RunStatus(state="succeeded", started_at=AT, ended_at=AT, counts=counts)
-        yield Record(RUNS, run, run, AT, spec, status)
+        yield _run(run, STEPS_PER_RUN, {"name": "stored"})
         for step in range(STEPS_PER_RUN):
             yield from _step(run, f"s-{step}")
         number += 1
+
+
+def _run(run: str, steps: int, definition: dict[str, Any]) -> Record[Any, Any]:
+    spec = RunSpec(workflow="stored", workflow_id="stored", definition=definition)
+    counts = Counts(total=steps, succeeded=steps)
+    status = RunStatus(state="succeeded", started_at=AT, ended_at=AT, counts=counts)
+    return Record(RUNS, run, run, AT, spec, status)
 
 
 def _step(run: str, step: str) -> Iterator[Record[Any, Any]]:

@@ -15,6 +15,7 @@ import floors
 import stock
 import w04_faults
 import w04_parts
+import w04_questions
 from bursts import Parts, beside, bursts, start_upload, touch_definitions
 from crowd import Crowd, Watchers, crowd
 from figures import Bench, Curve, Figure, Goal, percentile
@@ -66,6 +67,7 @@ def measure(bench: Bench) -> None:
                 _cancelled(bench, site, one, sizes[-1])
     _inventory(bench)
     w04_faults.measure(bench)
+    w04_questions.measure(bench)
     w04_parts.measure(bench)
 
 
