@@ -9,7 +9,7 @@ known.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -69,6 +69,14 @@ class Seen:
         return len(self.pendings) + len(self.leases) + len(self.workers)
 
 
+@dataclass(slots=True)
+class Callers:
+    """Those of one requirement that call one model: one of them, and how many they are."""
+
+    sample: PendingSpec
+    count: int = 0
+
+
 @dataclass
 class Waiting:
     """What waits under one requirement."""
@@ -76,8 +84,8 @@ class Waiting:
     placement: Placement
     count: int = 0
     oldest_s: float = -inf
-    models: dict[tuple[int, str], list[PendingSpec]] = field(default_factory=dict)
-    """By what holds a model back (its concurrency and key): who calls it."""
+    models: dict[tuple[int, str], Callers] = field(default_factory=dict)
+    """By what holds a model back: its concurrency and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,9 @@ def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetim
     """Every requirement that something waits for, runs under, or will ask for."""
     seen = Seen.now(store)
     waiting = waiting_in(seen, now)
-    answers = {name: answer_for(one, reasons) for name, one in waiting.items()}
+    answers: dict[str, Answer] = {}
+    for _ in answer(waiting, reasons, answers):
+        pass
     return demand_of(seen, waiting, answers, soon)
 
 
@@ -109,18 +119,26 @@ def waiting_in(seen: Seen, now: datetime, pause: Pause = no_pause) -> dict[str, 
         one.oldest_s = max(one.oldest_s, (now - parse_stamp(since)).total_seconds())
         if spec.model_concurrency:
             model = spec.model_concurrency, spec.call.model_key
-            one.models.setdefault(model, []).append(spec)
+            one.models.setdefault(model, Callers(spec)).count += 1
     return found
 
 
-def answer_for(one: Waiting, reasons: Reasons) -> Answer:
-    """Why it waits. Only on the event loop, which has what is asked here."""
-    held = [specs for specs in one.models.values() if reasons.is_held(specs[0])]
-    count = sum(map(len, held))
-    reason = reasons.of(one.placement)
-    if count == one.count and reason.code not in BEFORE_THE_MODEL:
-        reason = reasons.held(held[0][0])
-    return Answer(reason, count)
+def answer(
+    waiting: Mapping[str, Waiting], reasons: Reasons, answers: dict[str, Answer]
+) -> Iterator[None]:
+    """Put down why each requirement waits, step by step: only the event loop has what is asked."""
+    for name, one in waiting.items():
+        held, sample = 0, None
+        for callers in one.models.values():
+            if reasons.is_held(callers.sample):
+                held += callers.count
+                sample = sample or callers.sample
+            yield
+        reason = reasons.of(one.placement)
+        if sample is not None and held == one.count and reason.code not in BEFORE_THE_MODEL:
+            reason = reasons.held(sample)
+        answers[name] = Answer(reason, held)
+        yield
 
 
 def demand_of(

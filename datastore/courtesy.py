@@ -95,3 +95,10 @@ def in_order(items: Iterable[T], key: Callable[[T], Any], pause: Pause) -> list[
         lots.append(lot)
         pause()
     return lots[0] if len(lots) == 1 else list(each(merge(*lots, key=key), pause))
+
+
+def let_go(items: dict[Any, Any], pause: Pause) -> None:
+    """Empty it one by one: to free thousands at a stroke would keep the interpreter."""
+    while items:
+        items.popitem()
+        pause()

@@ -49,24 +49,25 @@ def worker_list(
     show_all: bool = False,
     left_out: int = 0,
     pause: courtesy.Pause = no_pause,
+    keep: Callable[[View], Any] = lambda view: view,
 ) -> View:
     """`{workers, count, filteredDisconnectedCount?}` by name; disconnected ones with `show_all`.
 
-    `left_out`: disconnected ones beside the given.
+    `left_out`: disconnected ones beside the given. `keep`: what to put in the place of each view.
     """
     active: dict[str, list[str]] = defaultdict(list)
     for lease in each(live_leases, pause):
         active[lease.spec.worker].append(lease.name)
-    views, hidden = [], left_out
+    kept, hidden = [], left_out
     for worker in each(workers, pause):
         if worker.status is None:
             continue
         view = _worker(worker, sorted(active.get(worker.name, ())))
         if show_all or view["status"] != "disconnected":
-            views.append(view)
+            kept.append((worker.name, keep(view)))
         else:
             hidden += 1
-    shown = in_order(views, lambda view: view["name"], pause)
+    shown = [view for _, view in each(in_order(kept, lambda one: one[0], pause), pause)]
     return known(
         {"workers": shown, "count": len(shown), "filteredDisconnectedCount": hidden or None}
     )

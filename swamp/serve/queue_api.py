@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator
 
 from aiohttp import web
 
-from controllers.demand import Seen, answer_for, demand_of, waiting_in
+from controllers.demand import Answer, Seen, answer, demand_of, waiting_in
 from controllers.placement import Reason, Verdict
 from controllers.reasons import reason_key
 from controllers.requirement import describe
-from datastore.courtesy import Pause, each, in_order, no_pause
-from datastore.kinds import PENDING, Pending, PendingSpec
+from datastore.courtesy import Pause, each, in_order, let_go, no_pause
+from datastore.kinds import PENDING, Pending
 from swamp import views
 from swamp.serve.answers import ApiError
 from swamp.serve.served import Served
@@ -49,15 +49,22 @@ class QueueApi:
                 if one.state == "waiting"
             },
         )
-        of = self._reasons.of_dispatch
-        reasons = dict(await aside.sliced(request, ((key, of(one)) for key, one in specs.items())))
+        reasons: dict[Hashable, Reason] = {}
 
-        def reason_of(spec: PendingSpec) -> Reason:
-            return reasons[reason_key(spec)]
+        def look() -> Iterator[None]:
+            for key, spec in specs.items():
+                reasons[key] = self._reasons.of_dispatch(spec)
+                yield
 
-        return await aside.told(
-            request, size, lambda pause: views.queue_list(pendings, now, reason_of, pause)
-        )
+        await aside.sliced(request, look())
+
+        def make(pause: Pause) -> list[views.View]:
+            listed = views.queue_list(pendings, now, lambda spec: reasons[reason_key(spec)], pause)
+            let_go(specs, pause)
+            let_go(reasons, pause)
+            return listed
+
+        return await aside.told(request, size, make)
 
     async def explain(self, request: web.Request) -> web.StreamResponse:
         pending = await self._chosen(request)
@@ -81,20 +88,19 @@ class QueueApi:
         seen, now, aside = Seen.now(self._store), self._served.clock.now(), self._served.aside
         size = len(seen)
         waiting = await aside.worked(request, size, lambda pause: waiting_in(seen, now, pause))
-        answers = dict(
-            await aside.sliced(
-                request,
-                ((name, answer_for(one, self._reasons)) for name, one in waiting.items()),
-            )
-        )
+        answers: dict[str, Answer] = {}
+        await aside.sliced(request, answer(waiting, self._reasons, answers))
         soon: Counter[str] = Counter()
         for counts in await aside.sliced(request, self._served.manager.runs.upcoming()):
             soon.update(counts)
-        return await aside.told(
-            request,
-            size,
-            lambda pause: views.demand_list(demand_of(seen, waiting, answers, soon, pause)),
-        )
+
+        def make(pause: Pause) -> list[views.View]:
+            found = demand_of(seen, waiting, answers, soon, pause)
+            for one in waiting.values():
+                let_go(one.models, pause)
+            return views.demand_list(found)
+
+        return await aside.told(request, size, make)
 
     async def _chosen(self, request: web.Request) -> Pending:
         """The dispatch that is meant; see `chosen`."""

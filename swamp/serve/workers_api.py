@@ -12,9 +12,9 @@ from controllers.forgetting import StillThere, no_such_worker
 from controllers.placement import takes_probes
 from controllers.probes import WAIT_S, Verdict
 from datastore.clock import stamp
-from datastore.courtesy import Pause, each
 from datastore.kinds import LEASES, WORKERS, Worker, WorkerSpec, WorkerStatus
 from datastore.listing import Listing
+from datastore.sqlite_file import to_json
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told, unless_degraded
 from swamp.serve.served import Served
@@ -48,14 +48,17 @@ class WorkersApi:
         seen = await self._served.aside.sliced(request, map(self._seen_at, live))
         seen_at = {name: at for name, at in seen if at is not None}
 
-        def make(pause: Pause) -> views.View:
-            listed = views.worker_list(workers, leases, show_all, left_out, pause)
-            for worker in each(listed["workers"], pause):
-                if worker["name"] in seen_at:
-                    worker["lastSeenAt"] = stamp(seen_at[worker["name"]])
-            return listed
+        def keep(view: views.View) -> bytes:
+            # Thousands of views that are kept would be looked through by collections of memory.
+            if view["name"] in seen_at:
+                view["lastSeenAt"] = stamp(seen_at[view["name"]])
+            return to_json(view)
 
-        return await self._served.aside.told(request, len(workers) + len(leases), make)
+        return await self._served.aside.told(
+            request,
+            len(workers) + len(leases),
+            lambda pause: views.worker_list(workers, leases, show_all, left_out, pause, keep),
+        )
 
     def _seen_at(self, worker: Worker) -> tuple[str, datetime | None]:
         """When something came from the worker last; None if it is not connected."""

@@ -19,6 +19,7 @@ from datastore.courtesy import (
     Time,
     each,
     in_order,
+    let_go,
 )
 from datastore.definitions import Catalog
 from datastore.desired import DesiredTree
@@ -101,6 +102,13 @@ def test_each_item_is_followed_by_a_pause() -> None:
     at = [(item, len(pauses)) for item in each("abc", lambda: pauses.append(1))]
     assert at == [("a", 0), ("b", 1), ("c", 2)]
     assert len(pauses) == 3
+
+
+def test_what_is_let_go_goes_one_by_one() -> None:
+    items = dict.fromkeys(range(5))
+    left: list[int] = []
+    let_go(items, lambda: left.append(len(items)))
+    assert left == [4, 3, 2, 1, 0]
 
 
 MODEL = "name: m{number}\ntype: t\n"

@@ -436,6 +436,13 @@ def test_pieces_are_the_json_of_the_view(view: Any) -> None:
         assert view["many"] == [None] * 2_000, "each is let go when it is encoded"
 
 
+def test_an_item_that_is_encoded_already_goes_in_as_it_is() -> None:
+    view = {"workers": [b'{"name":"a"}', b'{"name":"b"}'], "count": 2}
+    assert b"".join(encoded(view, no_pause)) == (
+        b'{"workers":[{"name":"a"},{"name":"b"}],"count":2}'
+    )
+
+
 def test_what_belongs_to_a_record_is_left_as_it_is() -> None:
     record = run("r", inputs={"hosts": [{"name": "a"}]})
     before = record.spec.model_dump_json()
