@@ -23,6 +23,9 @@ RESYNC_S = 30.0
 BEFORE_A_REST = 8
 """Reconciles that one worker may do before others get their turn."""
 
+TURN_S = 0.0002
+"""How long these may take together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -94,12 +97,14 @@ class Controller:
 
     async def _work(self) -> None:
         queue = self._queue
-        done = 0
+        time_s = asyncio.get_running_loop().time
+        done, worked_s = 0, 0.0
         while True:
             try:
                 key = await queue.get()
             except QueueClosed:
                 return
+            began_s = time_s()
             try:
                 wait = await self._reconciler.reconcile(key)
             except TerminalError as error:
@@ -115,6 +120,8 @@ class Controller:
             finally:
                 queue.done(key)
             done += 1
-            if done % BEFORE_A_REST == 0:
+            worked_s += time_s() - began_s
+            if done % BEFORE_A_REST == 0 or worked_s >= TURN_S:
                 # Reconciles that never really await must not starve the loop.
                 await asyncio.sleep(0)
+                worked_s = 0.0

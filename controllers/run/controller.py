@@ -49,7 +49,7 @@ from datastore.store import Store
 
 log = logging.getLogger(__name__)
 
-STARTS_AT_ONCE = 100
+STARTS_AT_ONCE = 10
 """How many steps one look at a run starts before others get their turn."""
 
 LOOKS_AT_ONCE = 200

@@ -145,3 +145,29 @@ async def test_a_key_that_has_run_leaves_no_timer_behind() -> None:
     key = await queue.get()
     queue.done(key)
     assert not queue._timers
+
+
+async def test_keys_that_come_together_reach_as_many_who_wait() -> None:
+    """Each may take long over its key: nobody else's may wait for that."""
+    queue = WorkQueue()
+    waiting = [asyncio.ensure_future(queue.get()) for _ in range(4)]
+    await asyncio.sleep(0)
+    for key in ("a", "b", "c"):
+        queue.add(key)
+    async with asyncio.timeout(5):
+        found = [await one for one in waiting[:3]]
+    assert sorted(found) == ["a", "b", "c"]
+    assert not waiting[3].done()
+    queue.add("d")
+    assert await waiting[3] == "d"
+
+
+async def test_whoever_is_woken_and_cancelled_leaves_the_key_to_the_next() -> None:
+    queue = WorkQueue()
+    waiting = [asyncio.ensure_future(queue.get()) for _ in range(2)]
+    await asyncio.sleep(0)
+    queue.add("a")
+    waiting[0].cancel()
+    async with asyncio.timeout(5):
+        assert await waiting[1] == "a"
+    assert waiting[0].cancelled()
