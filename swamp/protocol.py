@@ -54,6 +54,9 @@ FRAME_MAX_BYTES = 4 << 20
 TOGETHER_BYTES = 16 << 10
 """A message that is as long as this gets no more frames."""
 
+TOGETHER_MOST = 1_000
+"""Frames of one message, as they are all taken at once; more than fit by the rule before."""
+
 DRAIN_REASON_MAX = 200
 
 CAPACITY_MAX = 4096
@@ -260,8 +263,11 @@ def encode(frame: FromWorker | ToWorker) -> str:
 
 
 def frames_in(message: str) -> list[str]:
-    """The texts of the frames of a message."""
-    return message.split("\n")
+    """The texts of the frames of a message; FrameError if these are too many."""
+    found = message.split("\n", TOGETHER_MOST)
+    if len(found) > TOGETHER_MOST:
+        raise FrameError(f"a message of more than {TOGETHER_MOST} frames")
+    return found
 
 
 def message_of(frames: Sequence[str]) -> str:

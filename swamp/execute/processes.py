@@ -27,6 +27,9 @@ _DIE_WITHIN_S = 1.0
 _FORKS_PER_S = 100_000
 """More than a machine starts: before so many, no pid has been given twice."""
 
+_BORN_MEANWHILE = 1_000
+"""Processes of the whole machine between the start of one and the next instruction: not so many."""
+
 _FEW = 128
 """Pids that are looked at one by one while others wait."""
 
@@ -81,11 +84,15 @@ class Birth:
     pid: int
     at_s: float
     """By the monotonic clock."""
+    counted: bool = True
+    """Whether the system tells the pids that it gives: in some containers it tells of others."""
 
     @classmethod
     def of(cls, pid: int) -> Birth:
         """The birth of a process that was started just now."""
-        return cls(pid, time.monotonic())
+        newest = _newest_pid()
+        counted = newest is not None and 0 <= newest - pid <= _BORN_MEANWHILE
+        return cls(pid, time.monotonic(), counted)
 
     def later(self, pids: Iterable[int]) -> list[int]:
         """Those which may be younger; all of them when pids may have gone all the way round."""
@@ -113,7 +120,7 @@ class Birth:
 
     def _newest(self) -> int | None:
         """The pid that was given last, None if any pid may have been given since."""
-        if time.monotonic() - self.at_s > _pid_max() / _FORKS_PER_S:
+        if not self.counted or time.monotonic() - self.at_s > _pid_max() / _FORKS_PER_S:
             return None
         return _newest_pid()
 

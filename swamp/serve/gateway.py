@@ -326,7 +326,7 @@ class Gateway:
             text = _text(message)
             if text is None:
                 return
-            frames = frames_in(text)
+            frames = _frames(text)
             for one in frames:
                 frame = _frame(one)
                 if isinstance(frame, Enroll):
@@ -369,6 +369,14 @@ def _text(message: WSMessage) -> str | None:
     if message.type is WSMsgType.BINARY:
         raise Closed(CLOSE_BINARY, "frames are text")
     return str(message.data) if message.type is WSMsgType.TEXT else None
+
+
+def _frames(text: str) -> list[str]:
+    """The texts of the frames in a message; Closed if these are too many."""
+    try:
+        return frames_in(text)
+    except FrameError as error:
+        raise Closed(CLOSE_BAD_FRAME, str(error)) from None
 
 
 def _frame(text: str) -> FromWorker:

@@ -26,7 +26,21 @@ def test_later_pids(
 ) -> None:
     monkeypatch.setattr(processes, "_newest_pid", lambda: newest)
     monkeypatch.setattr(processes, "_pid_max", lambda: 1 << 30)
-    assert Birth.of(200).later([7, 100, 199, 200, 201, 300, 301]) == younger
+    born = Birth(200, time.monotonic())
+    assert born.later([7, 100, 199, 200, 201, 300, 301]) == younger
+
+
+@pytest.mark.parametrize("newest", [150, 5_000, None])
+def test_where_pids_of_others_are_told_any_may_be_younger(
+    monkeypatch: pytest.MonkeyPatch, newest: int | None
+) -> None:
+    """Some containers tell of the pids of their host."""
+    monkeypatch.setattr(processes, "_pid_max", lambda: 1 << 30)
+    monkeypatch.setattr(processes, "_newest_pid", lambda: newest)
+    born = Birth.of(200)
+    monkeypatch.setattr(processes, "_newest_pid", lambda: 200)
+    assert born.later([100, 201]) == [100, 201]
+    assert not born.nobody_after(())
 
 
 def test_after_a_while_any_pid_may_be_younger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from datastore.kinds import (
 from datastore.kinds.machine_name import machine_name
 from datastore.record import Record
 from datastore.store import Store
-from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION, frames_in
+from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION, TOGETHER_MOST, frames_in
 from swamp.serve import socket_limits, turns
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
@@ -426,6 +426,17 @@ async def test_frames_of_one_message_are_taken_in_order_up_to_a_wrong_one(server
     await socket.send_str("\n".join(pings))
     assert (await socket.receive()).data == '{"type":"pong","n":1}\n{"type":"pong","n":2}'
     await socket.send_str("\n".join([*pings, "what?", *pings]))
+    assert (await ends(socket))[0] == 4001
+    assert server.sessions.session("evil") is None
+
+
+async def test_a_message_of_too_many_frames_ends_the_session(server: Server) -> None:
+    """All frames of a message are taken in one go, while everybody else waits."""
+    socket = await server.enrolled()
+    ping = '{"type":"ping","n":1}'
+    await socket.send_str("\n".join([ping] * TOGETHER_MOST))
+    assert len(await heard(socket, TOGETHER_MOST)) == TOGETHER_MOST
+    await socket.send_str("\n".join([ping] * (TOGETHER_MOST + 1)))
     assert (await ends(socket))[0] == 4001
     assert server.sessions.session("evil") is None
 
