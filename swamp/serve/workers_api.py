@@ -39,12 +39,17 @@ class WorkersApi:
 
     async def workers(self, request: web.Request) -> web.StreamResponse:
         show_all = request.query.get("all") in ("1", "true")
-        store = self._store
-        live, leases = store.live(WORKERS), store.live(LEASES)
-        # Those that went away may be tens of thousands: they are counted, and read if asked for.
+        store, named = self._store, dict.fromkeys(request.query.getall("name", ()))
         workers: Collection[Worker] | Listing[WorkerSpec, WorkerStatus]
-        workers = store.list(WORKERS) if show_all else live
-        left_out = 0 if show_all else store.count(WORKERS) - len(live)
+        if named:
+            live = tuple(one for name in named if (one := store.find(WORKERS, name)) is not None)
+            leases = tuple(one for name in named for one in store.by(LEASES, "worker", name))
+            workers, left_out = live, 0
+        else:
+            live, leases = store.live(WORKERS), store.live(LEASES)
+            # Those that went away may be tens of thousands: they are counted, and read if asked for.
+            workers = store.list(WORKERS) if show_all else live
+            left_out = 0 if show_all else store.count(WORKERS) - len(live)
         seen = await self._served.aside.sliced(request, map(self._seen_at, live))
         seen_at = {name: at for name, at in seen if at is not None}
 

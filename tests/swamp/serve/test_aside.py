@@ -211,6 +211,11 @@ async def test_a_large_answer_is_what_the_views_say(tmp_path: Path) -> None:
         store, now = parts.store, parts.clock.now()
         workers = list(store.list(WORKERS))
         assert (await ask("workers?all=1"))[0] == views.worker_list(workers, [], show_all=True)
+        two = [one for one in workers if one.name in ("w00007", "w00009")]
+        named = (await ask("workers?all=1&name=w00007&name=w00009&name=nobody&name=w00007"))[0]
+        assert len(two) == 2
+        assert named == views.worker_list(two, [], show_all=True)
+        assert (await ask("workers?name=nobody"))[0] == {"workers": [], "count": 0}
         assert (await ask("tokens"))[0] == views.token_list(store.list(TOKENS), workers, now)
         records = (store.by(kind, "run", RUN) for kind in (STEPS, PENDING, LEASES))
         assert (await ask(f"runs/{RUN}"))[0] == run_views.run_view(store.get(RUNS, RUN), *records)
