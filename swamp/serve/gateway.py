@@ -16,24 +16,29 @@ from dataclasses import dataclass
 from aiohttp import WSMessage, WSMsgType, web
 
 from controllers.enrollment import EnrollmentRefused
-from datastore.errors import SwampError
 from swamp.protocol import (
     FRAME_MAX_BYTES,
     TOGETHER_BYTES,
     Enroll,
-    FrameError,
     FromWorker,
     encode,
-    frames_in,
-    from_worker,
     message_of,
-    other_version,
 )
-from swamp.serve.refusals import refusal, wrong_version
+from swamp.serve.refusals import refusal
 from swamp.serve.session import Session
 from swamp.serve.sessions import Sessions
 from swamp.serve.socket_limits import Failures, Pace
 from swamp.serve.turns import Rank, Turns
+from swamp.serve.worker_frames import (
+    CLOSE_BAD_FRAME,
+    CLOSE_REFUSED,
+    CLOSE_SILENT,
+    Closed,
+    first_frame,
+    frame_of,
+    frames_of,
+    text_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +56,6 @@ SEND_WITHIN_S = 20.0
 
 CLOSE_WITHIN_S = 2.0
 """How long a peer may take to answer a close."""
-
-CLOSE_BINARY = 1003
-CLOSE_REFUSED = 4000
-CLOSE_BAD_FRAME = 4001
-CLOSE_SILENT = 4002
-"""Codes of closed sockets. Too big a frame is closed with 1009, as WebSockets have it."""
 
 FRAMES = (WSMsgType.TEXT, WSMsgType.BINARY)
 
@@ -141,14 +140,6 @@ class Beat:
     def _beat(self) -> None:
         self._timer = self._loop.call_later(self._sessions.heartbeat_s, self._beat)
         self._sessions.look_after(self._session)
-
-
-class Closed(SwampError):
-    """Why the server closes a worker's socket, with the code that says so to machines."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +248,7 @@ class Gateway:
             raise Closed(
                 CLOSE_SILENT, f"no enroll frame within {self._enroll_within_s:g}s"
             ) from None
-        frame = _first_frame(message)
+        frame = first_frame(message)
         if frame is None:
             return None
         token = frame.token.partition(".")[0]
@@ -323,12 +314,12 @@ class Gateway:
         pace = Pace(clock())
         while True:
             message, early = early or await socket.receive(), None
-            text = _text(message)
+            text = text_of(message)
             if text is None:
                 return
-            frames = _frames(text)
+            frames = frames_of(text)
             for one in frames:
-                frame = _frame(one)
+                frame = frame_of(one)
                 if isinstance(frame, Enroll):
                     raise Closed(CLOSE_BAD_FRAME, "enrolled twice on one socket")
                 self._received(frame)
@@ -362,43 +353,3 @@ def _forget_error(socket: web.WebSocketResponse) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__context__
-
-
-def _text(message: WSMessage) -> str | None:
-    """What a message says, None at the socket's end; Closed if it is no text."""
-    if message.type is WSMsgType.BINARY:
-        raise Closed(CLOSE_BINARY, "frames are text")
-    return str(message.data) if message.type is WSMsgType.TEXT else None
-
-
-def _frames(text: str) -> list[str]:
-    """The texts of the frames in a message; Closed if these are too many."""
-    try:
-        return frames_in(text)
-    except FrameError as error:
-        raise Closed(CLOSE_BAD_FRAME, str(error)) from None
-
-
-def _frame(text: str) -> FromWorker:
-    """The frame in a text; Closed if it is none."""
-    try:
-        return from_worker(text)
-    except FrameError as error:
-        raise Closed(CLOSE_BAD_FRAME, str(error)) from None
-
-
-def _first_frame(message: WSMessage) -> Enroll | None:
-    """What introduces a worker, None at the socket's end; EnrollmentRefused if it is none."""
-    text = _text(message)
-    if text is None:
-        return None
-    try:
-        frame = _frame(text)
-    except Closed as closed:
-        other = other_version(text)
-        if other is not None:
-            raise wrong_version(*other) from None
-        raise EnrollmentRefused("bad_frame", str(closed)) from None
-    if isinstance(frame, Enroll):
-        return frame
-    raise EnrollmentRefused("bad_frame", "the first frame is enroll")

@@ -47,7 +47,7 @@ class WorkersApi:
             workers, left_out = live, 0
         else:
             live, leases = store.live(WORKERS), store.live(LEASES)
-            # Those that went away may be tens of thousands: they are counted, and read if asked for.
+            # Tens of thousands may have gone away: they are counted, and read if asked for.
             workers = store.list(WORKERS) if show_all else live
             left_out = 0 if show_all else store.count(WORKERS) - len(live)
         seen = await self._served.aside.sliced(request, map(self._seen_at, live))
