@@ -15,7 +15,8 @@ one `result`, which the worker keeps until its `ack`. `ping` → `pong` in both 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -270,9 +271,18 @@ def frames_in(message: str) -> list[str]:
     return found
 
 
-def message_of(frames: Sequence[str]) -> str:
+def message_of(frames: Iterable[str]) -> str:
     """The message of these frames' texts."""
     return "\n".join(frames)
+
+
+def next_message(due: deque[str]) -> str:
+    """The message of those at the front, which it takes, that go together; there is one at least."""
+    texts = [due.popleft()]
+    size = len(texts[0])
+    while due and (size := size + len(due[0])) < TOGETHER_BYTES:
+        texts.append(due.popleft())
+    return message_of(texts)
 
 
 def calling_card(token: str, machine: str) -> dict[str, str]:

@@ -18,11 +18,10 @@ from aiohttp import WSMessage, WSMsgType, web
 from controllers.enrollment import EnrollmentRefused
 from swamp.protocol import (
     FRAME_MAX_BYTES,
-    TOGETHER_BYTES,
     Enroll,
     FromWorker,
     encode,
-    message_of,
+    next_message,
 )
 from swamp.serve.refusals import refusal
 from swamp.serve.session import Session
@@ -109,19 +108,11 @@ class SocketTransport:
         try:
             while self._queue and not self.aborted and not self._socket.closed:
                 async with asyncio.timeout(SEND_WITHIN_S):
-                    await self._socket.send_str(self._next_message())
+                    await self._socket.send_str(next_message(self._queue))
         except (TimeoutError, ConnectionError, RuntimeError):
             self.abort("does not read")
         finally:
             self._writer = None
-
-    def _next_message(self) -> str:
-        """What waits, as far as it goes together; something does."""
-        texts = [self._queue.popleft()]
-        size = len(texts[0])
-        while self._queue and (size := size + len(self._queue[0])) < TOGETHER_BYTES:
-            texts.append(self._queue.popleft())
-        return message_of(texts)
 
 
 class Beat:

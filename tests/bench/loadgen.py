@@ -29,6 +29,7 @@ import socket as sockets
 import sys
 import time
 import uuid
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +52,7 @@ from swamp.protocol import (
     calling_card,
     encode,
     frames_in,
-    message_of,
+    next_message,
     to_worker,
 )
 
@@ -208,11 +209,12 @@ class Worker:
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while not socket.closed:
-            frames = [encode(await self._news.get())]
+            due = deque([encode(await self._news.get())])
             while not self._news.empty():
-                frames.append(encode(self._news.get_nowait()))
+                due.append(encode(self._news.get_nowait()))
             try:
-                await socket.send_str(message_of(frames))
+                while due:
+                    await socket.send_str(next_message(due))
             except (ConnectionError, aiohttp.ClientError):
                 return
 
