@@ -122,16 +122,12 @@ class WorkQueue:
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():
-                # It was for somebody who will not come.
+            if self._woken is waiter:
+                # The key is for somebody else, then.
                 self._woken = None
                 self._wake_one()
             raise
-        finally:
-            if self._woken is waiter:
-                self._woken = None
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+        self._woken = None
 
     def _wake_one(self) -> None:
         """Have one come for a key, unless one is on the way: all at once would come for nothing."""

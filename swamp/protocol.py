@@ -277,7 +277,7 @@ def message_of(frames: Iterable[str]) -> str:
 
 
 def next_message(due: deque[str]) -> str:
-    """The message of those at the front, which it takes, that go together; there is one at least."""
+    """The message of those at the front that go together, at least of one; it takes them."""
     texts = [due.popleft()]
     size = len(texts[0])
     while due and (size := size + len(due[0])) < TOGETHER_BYTES:

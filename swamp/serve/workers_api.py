@@ -42,15 +42,15 @@ class WorkersApi:
         store, named = self._store, dict.fromkeys(request.query.getall("name", ()))
         workers: Collection[Worker] | Listing[WorkerSpec, WorkerStatus]
         if named:
-            live = tuple(one for name in named if (one := store.find(WORKERS, name)) is not None)
             leases = tuple(one for name in named for one in store.by(LEASES, "worker", name))
-            workers, left_out = live, 0
+            workers, left_out, connected = store.list(WORKERS, named), 0, iter(named)
         else:
             live, leases = store.live(WORKERS), store.live(LEASES)
             # Tens of thousands may have gone away: they are counted, and read if asked for.
             workers = store.list(WORKERS) if show_all else live
             left_out = 0 if show_all else store.count(WORKERS) - len(live)
-        seen = await self._served.aside.sliced(request, map(self._seen_at, live))
+            connected = (worker.name for worker in live)
+        seen = await self._served.aside.sliced(request, map(self._seen_at, connected))
         seen_at = {name: at for name, at in seen if at is not None}
 
         def keep(view: views.View) -> bytes:
@@ -65,12 +65,12 @@ class WorkersApi:
             lambda pause: views.worker_list(workers, leases, show_all, left_out, pause, keep),
         )
 
-    def _seen_at(self, worker: Worker) -> tuple[str, datetime | None]:
+    def _seen_at(self, worker: str) -> tuple[str, datetime | None]:
         """When something came from the worker last; None if it is not connected."""
-        silent_s = self._served.silent_s(worker.name)
+        silent_s = self._served.silent_s(worker)
         if silent_s is None:
-            return worker.name, None
-        return worker.name, self._served.clock.now() - timedelta(seconds=silent_s)
+            return worker, None
+        return worker, self._served.clock.now() - timedelta(seconds=silent_s)
 
     async def verify(self, request: web.Request) -> web.Response:
         """Probe the worker, or join the probe that is under way, and wait for the verdict."""

@@ -22,7 +22,6 @@ REAL = 24
 LOOK_S = 0.002
 WITHIN_S = 30.0
 
-
 ALLOWED = "p95 alone + 10 % or 20 ms"
 
 
@@ -35,18 +34,15 @@ def allowed(alone: list[float]) -> float:
 class Known:
     """A few workers that come and go; `bounced` and `left` have what that took, milliseconds."""
 
-    def __init__(self, workers: Crowd, client: Client) -> None:
+    def __init__(self, workers: Crowd, client: Client, url: str) -> None:
+        """`url` asks for these workers by name: to list a thousand takes longer than all else."""
         self.bounced: list[float] = []
         self.left: list[float] = []
-        self._workers, self._client = workers, client
-        listed = client.get("/api/v1/workers?all=1")["workers"]
-        names = [one["name"] for one in listed if one["name"].startswith("known-")]
-        # By name: to list a thousand workers takes longer than what is measured.
-        self._url = "/api/v1/workers?" + "&".join(f"name={name}" for name in names)
+        self._workers, self._client, self._url = workers, client, url
 
     def anew(self) -> Known:
         """The same workers, nothing measured yet."""
-        return Known(self._workers, self._client)
+        return Known(self._workers, self._client, self._url)
 
     def once(self) -> None:
         """Bounce, go away and come back."""
@@ -82,7 +78,10 @@ def known(site: fleet.Site) -> Iterator[Known]:
     token = site.repo.token("known", "--max-enrollments", "unlimited")
     with crowd(site, KNOWN, 1, token) as workers:
         workers.answer("enrolled")
-        yield Known(workers, site.client)
+        listed = site.client.get("/api/v1/workers")["workers"]
+        names = [one["name"] for one in listed if one["name"].startswith("known-")]
+        url = "/api/v1/workers?" + "&".join(f"name={name}" for name in names)
+        yield Known(workers, site.client, url)
 
 
 def beside_bursts(bench: Bench, site: fleet.Site, bursts: tuple[int, ...], where: str) -> None:
