@@ -96,16 +96,6 @@ class Answer:
     held: int
 
 
-def demand(store: Store, reasons: Reasons, soon: Mapping[str, int], now: datetime) -> list[Demand]:
-    """Every requirement that something waits for, runs under, or will ask for."""
-    seen = Seen.now(store)
-    waiting = waiting_in(seen, now)
-    answers: dict[str, Answer] = {}
-    for _ in answer(waiting, reasons, answers):
-        pass
-    return demand_of(seen, waiting, answers, soon)
-
-
 def waiting_in(seen: Seen, now: datetime, pause: Pause = no_pause) -> dict[str, Waiting]:
     """What waits, by requirement, probes aside."""
     found: dict[str, Waiting] = {}

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from demand_rig import demand
 
-from controllers.demand import demand
 from controllers.model_locks import ModelLocks
 from controllers.pool import WorkerPool
 from controllers.run.context import RunContext
@@ -292,11 +292,11 @@ async def test_demand_counts_it_as_blocked(fleet: Fleet) -> None:
     fleet.worker("w1", 8)
     await fleet.start("a", ONE, ONE, ONE)
     now = datetime.now(UTC)
-    (entry,) = demand(fleet.store, fleet.scheduler.reasons, {}, now)
+    (entry,) = demand(fleet.store, fleet.scheduler.reasons, now)
     assert (entry.waiting, entry.blocked, entry.running) == (0, 2, 1)
     assert entry.reason_code == "model_held"
     await fleet.start("b", *[{"model": "free"}] * 9)
-    (entry,) = demand(fleet.store, fleet.scheduler.reasons, {}, now)
+    (entry,) = demand(fleet.store, fleet.scheduler.reasons, now)
     assert (entry.waiting, entry.blocked, entry.running) == (2, 2, 8)
     assert entry.reason_code != "model_held"
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from demand_rig import demand
 
 from controllers.boot_sweep import BootSweep
-from controllers.demand import demand
 from controllers.enrollment import Made, create_token
 from controllers.manager import Manager, Settings
 from controllers.probes import Verification, judge
@@ -494,6 +494,6 @@ async def test_a_probe_is_no_demand_for_workers() -> None:
         await fleet.ask()
         await fleet.enroll()
         reasons, now = fleet.manager.scheduler.reasons, SystemClock().now()
-        found = demand(fleet.store, reasons, {}, now)
+        found = demand(fleet.store, reasons, now)
         assert [(one.requirement, one.waiting, one.running) for one in found] == [("pool=a", 1, 0)]
         assert found[0].free_slots == 0, "the slots of an unverified worker are no use to steps"
