@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ import pydantic_core
 _ROWS_AT_ONCE = (64, 8, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
 of many took as long as the event loop had work."""
+_FRAME_HEADER = 24
+"""Bytes before each page in a WAL."""
 _BROKEN = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -24,13 +27,45 @@ def is_broken(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _BROKEN
 
 
-def checkpoint(path: Path) -> None:
-    """Move what the WAL of the database at `path` holds into it, as far as nobody has to wait."""
+def checkpoint(path: Path) -> int:
+    """Move what the WAL of the database at `path` holds into it, as far as nobody has to wait.
+
+    The answer is the size of what the WAL held, in bytes: its file may be larger.
+    """
     db = sqlite3.connect(path, timeout=0)
     try:
-        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        _, frames, _ = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        (page_size,) = db.execute("PRAGMA page_size").fetchone()
     finally:
         db.close()
+    return int(frames) * (int(page_size) + _FRAME_HEADER)
+
+
+def make_room_in_wal(path: Path, size: int) -> None:
+    """Have the WAL of the database at `path` be of that many bytes at least, all of them on disk.
+
+    SQLite writes its frames over what is there, and takes what is none of them for the end. A sync
+    of what lies inside a file waits for no other change of the file system; one of a file that
+    grows waits for all of them, three to ten times as long beside somebody who makes files.
+
+    Only for the one who writes to the database, between two transactions. OSError when the disk
+    has no such room; the file is then as it was.
+    """
+    handle = os.open(wal_path(path), os.O_WRONLY)
+    try:
+        before = os.fstat(handle).st_size
+        try:
+            rest, at = memoryview(bytes(max(0, size - before))), before
+            while rest:
+                # Short where the disk ends; what is asked for beyond that is an error.
+                written = os.pwrite(handle, rest, at)
+                rest, at = rest[written:], at + written
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, before)
+            raise
+    finally:
+        os.close(handle)
 
 
 def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:

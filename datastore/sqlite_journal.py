@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,9 @@ from datastore.sqlite_file import (
     clear_place,
     inode_of,
     is_broken,
+    make_room_in_wal,
     put_rows,
     to_json,
-    wal_path,
 )
 from datastore.trouble import Trouble
 
@@ -49,7 +50,8 @@ _DELETE_CHUNK = 500
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _BUSY_TIMEOUT_S = 0.2
-_WAL_MAX_BYTES = 4 * 1024 * 1024
+_WAL_DUE_BYTES, _WAL_ROOM_BYTES = 4 * 1024 * 1024, 8 * 1024 * 1024
+"""Of so much in it the WAL is begun again at its start; so much room it has from the beginning."""
 _SCHEMA = """CREATE TABLE IF NOT EXISTS rows (
     seq INTEGER PRIMARY KEY, commit_no INTEGER NOT NULL,
     kind TEXT NOT NULL, name TEXT NOT NULL, body BLOB)"""
@@ -90,6 +92,7 @@ class SqliteJournal:
         self._thread: threading.Thread | None = None
         self._trouble: str | None = None
         self._delete_through = 0
+        self._wal_bytes = 0
         self._give_up_at: float | None = None
         self._given_up = False
         self._no_checkpoint = Trouble("the journal's checkpoint failed", log)
@@ -152,7 +155,7 @@ class SqliteJournal:
         is left for the writer's thread is short.
         """
         with self._no_checkpoint.caught():
-            checkpoint(self._path)
+            self._wal_bytes = checkpoint(self._path)
         self._delete_through = max(self._delete_through, seq)
         self._handed.wake()
 
@@ -313,7 +316,7 @@ class SqliteJournal:
         try:
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("DELETE FROM rows WHERE seq <= ?", (through,))
-            if through == self._delete_through and _size(wal_path(self._path)) > _WAL_MAX_BYTES:
+            if through == self._delete_through and self._wal_bytes > _WAL_DUE_BYTES:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             self._no_deletion.found(error)
@@ -358,13 +361,11 @@ def _connect(path: Path) -> sqlite3.Connection:
     db.execute("PRAGMA synchronous=FULL")
     # Checkpoints run beside the commits (`delete_through`), not inside an unlucky one of them.
     db.execute("PRAGMA wal_autocheckpoint=0")
-    db.execute(f"PRAGMA journal_size_limit={_WAL_MAX_BYTES}")
+    db.execute(f"PRAGMA journal_size_limit={_WAL_ROOM_BYTES}")
     db.execute(_SCHEMA)
+    with suppress(OSError):
+        make_room_in_wal(path, _WAL_ROOM_BYTES)
     return db
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _unreadable(path: Path, error: sqlite3.Error) -> str:
