@@ -11,8 +11,7 @@ from typing import Any
 
 import pydantic_core
 
-READ_EVENTS = 1_000
-"""Events handed to a reader at once."""
+from datastore.event_tail import Lot
 
 LAST_KIND = "run_completed"
 LAST_LINE_BYTES = 1 << 16
@@ -44,24 +43,22 @@ class WholeLog:
 
 
 def read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
-    """Up to READ_EVENTS whole lines from a byte offset, the first `skip` passed over."""
-    lines: list[bytes] = []
+    """A lot of whole lines from a byte offset, the first `skip` passed over."""
+    lot = Lot()
     try:
         with path.open("rb") as file:
             file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                offset += len(line)
                 if skip:
                     skip -= 1
-                    continue
-                lines.append(line)
-                if len(lines) == READ_EVENTS:
+                elif not lot.takes(line):
                     break
+                offset += len(line)
     except FileNotFoundError:
         return [], offset
-    return lines, offset
+    return lot.lines, offset
 
 
 def line_of(event: dict[str, Any]) -> bytes:

@@ -14,7 +14,6 @@ import asyncio
 import logging
 import os
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,7 +25,6 @@ from datastore import files
 from datastore.clock import Clock, stamp
 from datastore.event_file import (
     LAST_KIND,
-    READ_EVENTS,
     LastEvent,
     WholeLog,
     append_whole,
@@ -36,13 +34,11 @@ from datastore.event_file import (
     parse_line,
     read_lines,
 )
+from datastore.event_tail import Tail
 from datastore.hand_over import HandOver
 from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
-
-TAIL_EVENTS = 2_000
-"""Events of a live run kept in memory; older ones are read from the file."""
 
 Written = Callable[[], None]
 
@@ -63,7 +59,8 @@ class _RunLog:
     """Pieces of output by dispatch: the highest number taken."""
     stored: dict[str, int] = field(default_factory=dict)
     """The same: the highest number in the file."""
-    tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=TAIL_EVENTS))
+    tail: Tail = field(default_factory=Tail)
+    """Older ones are read from the file."""
     on_disk: int = 0
     ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -352,8 +349,7 @@ class EventLog:
         if place.seq >= first_in_memory:
             start = place.seq - first_in_memory
             # What is not in the file yet would be told again after a kill, in another order.
-            end = min(log.on_disk - first_in_memory, start + READ_EVENTS)
-            return [log.tail[i] for i in range(start, end)]
+            return log.tail.lot(start, log.on_disk - first_in_memory)
         path, skip = self._path(run), 0 if place.offset else place.seq
         lot, offset = await self._loop.run_in_executor(
             self._pool, read_lines, path, place.offset, skip

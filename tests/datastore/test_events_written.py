@@ -4,8 +4,9 @@ import asyncio
 from pathlib import Path
 
 from datastore.clock import SystemClock
-from datastore.event_file import READ_EVENTS, parse_line
-from datastore.events import TAIL_EVENTS, EventLog
+from datastore.event_file import parse_line
+from datastore.event_tail import READ_BYTES, READ_EVENTS, TAIL_BYTES, TAIL_EVENTS
+from datastore.events import EventLog
 
 
 async def test_a_piece_sent_twice_is_acknowledged_only_once_the_first_copy_is_written(
@@ -93,6 +94,48 @@ async def test_a_long_log_is_read_in_order_also_where_its_file_is_written_anew_m
     finally:
         await asyncio.to_thread(log.close)
     assert seqs == list(range(1, count + 1))
+
+
+async def test_large_output_is_read_in_small_lots_and_little_of_it_stays_in_memory(
+    tmp_path: Path,
+) -> None:
+    """Regression: who did not read on held 1,000 pieces of output, a live run kept 2,000."""
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    count, done = 200, asyncio.Event()
+    seqs: list[int] = []
+    sizes: list[int] = []
+    try:
+        for number in range(1, count + 1):
+            told = done.set if number == count else lambda: None
+            log.output("r", "d", number, {"text": "x" * 20_000}, told)
+        async with asyncio.timeout(20):
+            await done.wait()
+        async for lot in log.read("r", 0, follow=False):
+            seqs += [(parse_line(line) or {})["seq"] for line in lot]
+            sizes.append(sum(map(len, lot)))
+        kept = sum(map(len, log._logs["r"].tail))
+    finally:
+        await asyncio.to_thread(log.close)
+    assert seqs == list(range(1, count + 1))
+    assert max(sizes) <= READ_BYTES
+    assert READ_BYTES < kept <= TAIL_BYTES
+
+
+async def test_a_line_that_is_larger_than_a_lot_is_read_all_the_same(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    done = asyncio.Event()
+    try:
+        for number, size in enumerate((10, READ_BYTES, TAIL_BYTES, 10, READ_BYTES), 1):
+            told = done.set if number == 5 else lambda: None
+            log.output("r", "d", number, {"text": "x" * size}, told)
+        async with asyncio.timeout(20):
+            await done.wait()
+        lots = [len(lot) async for lot in log.read("r", 0, follow=False)]
+        lots_again = [len(lot) async for lot in log.read("r", 3, follow=False)]
+    finally:
+        await asyncio.to_thread(log.close)
+    assert lots == [1, 1, 1, 1, 1]
+    assert lots_again == [1, 1]
 
 
 async def test_who_follows_a_run_that_is_over_gets_its_end_also_where_nobody_tells_it(

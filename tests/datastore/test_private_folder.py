@@ -16,7 +16,8 @@ from record_samples import run, worker
 from datastore.clock import SystemClock
 from datastore.engine import OpenedEngine, open_store
 from datastore.errors import RepositoryLocked
-from datastore.events import TAIL_EVENTS, EventLog
+from datastore.event_tail import TAIL_EVENTS
+from datastore.events import EventLog
 from datastore.journal import Put
 from datastore.kinds import RUNS, WORKERS
 from datastore.layout import Layout
