@@ -31,19 +31,11 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
     if priority is not None and priority not in (1, 2, 3, 4, 5):
         raise ApiError(400, "bad_request", "priority must be a number from 1 to 5")
     try:
-        workflow = await asyncio.to_thread(served.catalog.fresh, "workflow", body["workflow"])
-    except NotFound as error:
-        raise ApiError(404, "workflow_not_found", str(error)) from None
+        workflow, inputs, models = await asyncio.to_thread(_taken, served, body["workflow"], given)
     except InvalidFile as error:
         raise ApiError(422, "workflow_invalid", str(error)) from None
-    try:
-        inputs = resolve_inputs(workflow, given)
     except InputError as error:
         raise ApiError(422, "input_invalid", str(error)) from None
-    try:
-        models = await asyncio.to_thread(_models_of, served, workflow)
-    except NotFound as error:
-        raise ApiError(404, "model_not_found", str(error)) from None
     spec = RunSpec(
         workflow=workflow.name,
         workflow_id=str(workflow.id),
@@ -64,6 +56,21 @@ def refused_of(catalog: Catalog, run: Run) -> list[str]:
     refused = [catalog.newer_refused("workflow", run.spec.workflow)]
     refused += [catalog.newer_refused("model", name) for name in run.spec.models]
     return [f"{one} (not in force: the last good version runs)" for one in refused if one]
+
+
+def _taken(
+    served: Served, name: str, given: dict[str, Any]
+) -> tuple[Workflow, dict[str, Any], dict[str, Any]]:
+    """The workflow as its file is now, the run's inputs, the models that it names. Blocks."""
+    try:
+        workflow = served.catalog.fresh("workflow", name)
+    except NotFound as error:
+        raise ApiError(404, "workflow_not_found", str(error)) from None
+    inputs = resolve_inputs(workflow, given)
+    try:
+        return workflow, inputs, _models_of(served, workflow)
+    except NotFound as error:
+        raise ApiError(404, "model_not_found", str(error)) from None
 
 
 def _models_of(served: Served, workflow: Workflow) -> dict[str, dict[str, Any]]:
