@@ -8,11 +8,30 @@ asks, and what was named waits here, each path once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from watchfiles import awatch
+from watchfiles import watch
+
+Begun = Callable[[], object]
+
+_BEGUN_WITHIN_MS = 200
+"""The watcher says that long after its first look that nothing has happened yet."""
+
+
+class _Over:
+    """What the watcher's thread asks whether it should end: an event, for one thread to look at."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self.now = False
+
+    def is_set(self) -> bool:
+        return self.now or self._stop.is_set()
 
 
 class FileEvents:
@@ -33,21 +52,61 @@ class FileEvents:
         self._named: dict[str, None] = {}
         self._some = asyncio.Event()
 
-    async def follow(self, stop: asyncio.Event) -> None:
-        """Take events until `stop` is set; OSError or RuntimeError when there can be none."""
-        async for batch in awatch(
+    async def follow(self, stop: asyncio.Event, begun: Begun = lambda: None) -> None:
+        """Take events until `stop` is set; `begun` is called on the loop once they are watched for.
+
+        OSError, RuntimeError or ValueError when there can be none: no more watches are to be had,
+        or a name is no text.
+        """
+        loop = asyncio.get_running_loop()
+        over, done = _Over(stop), loop.create_future()
+
+        def told(call: Callable[[], object]) -> None:
+            # The loop is closed when nobody is left who could be told.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(call)
+
+        def run() -> None:
+            error: Exception | None = None
+            try:
+                self._watch(over, told, begun)
+            except Exception as found:
+                error = found
+            told(lambda: _end(done, error))
+
+        thread = threading.Thread(target=run, name="file-events", daemon=True)
+        thread.start()
+        try:
+            await done
+        finally:
+            over.now = True
+            await asyncio.to_thread(thread.join)
+
+    def _watch(
+        self, over: _Over, told: Callable[[Callable[[], object]], None], begun: Begun
+    ) -> None:
+        """In a thread: what an event is made of costs the loop a microsecond otherwise."""
+        has_begun = False
+        for batch in watch(
             *self._folders,
             watch_filter=None,
             recursive=self._below,
             debounce=self._debounce_ms,
             step=self._step_ms,
-            stop_event=stop,
+            stop_event=over,
+            rust_timeout=_BEGUN_WITHIN_MS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
         ):
-            self.add(path for _, path in batch)
+            if not has_begun:
+                has_begun = True
+                told(begun)
+            if batch:
+                told(partial(self.add, dict.fromkeys(path for _, path in batch)))
 
     def add(self, paths: Iterable[str]) -> None:
         """Take in paths that were named."""
-        self._named.update(dict.fromkeys(paths))
+        self._named.update(paths if isinstance(paths, dict) else dict.fromkeys(paths))
         if self._named:
             self._some.set()
 
@@ -65,3 +124,12 @@ class FileEvents:
         if not self._named:
             self._some.clear()
         return taken
+
+
+def _end(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -146,16 +146,16 @@ class FileWatch:
 
     async def _watch_for_ever(self, events: FileEvents) -> None:
         while True:
-            # What happened while nothing was watched is found by a rescan. The watch begins with
-            # the first step of `follow`, before that rescan gets its turn.
-            self._rescan_now.set()
             try:
-                await events.follow(self._replaced)
-            except (*OF_THE_DISK, RuntimeError) as error:
+                await events.follow(self._replaced, self._watch_has_begun)
+            except (*OF_THE_DISK, RuntimeError, ValueError) as error:
                 self._no_events.found(error)
-            else:
-                self._no_events.over()
             await asyncio.sleep(GUARD_S)
+
+    def _watch_has_begun(self) -> None:
+        """What happened while nothing was watched is found by a rescan."""
+        self._no_events.over()
+        self._rescan_now.set()
 
     async def _look_for_ever(self) -> None:
         looked, later = 0, set[str]()

@@ -18,6 +18,7 @@ from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout
 from datastore.record import Kind
 from datastore.sqlite_file import to_json
+from datastore.unicode_text import made_unicode
 from datastore.yaml_emitter import emit
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,9 @@ def data_of(path: str | Path, document: Mapping[str, Any]) -> bytes:
     """What the record's file at `path` holds."""
     try:
         text = emit(document)
+    except UnicodeEncodeError:
+        # The index has it as it is; the file is for people and their tools, which take UTF-8 alone.
+        text = emit(made_unicode(document))
     except (ValueError, TypeError) as error:
         # Such a record must not hold up the others for ever: it is in the index all the same.
         log.error("%s is no clean YAML: %s", path, error)

@@ -38,7 +38,7 @@ def _value(key: str, text: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"--input '{key}': not JSON: {error}") from None
 
 

@@ -11,11 +11,13 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import cast
 
 import typer
 
 from datastore.errors import SwampError, alone
+from datastore.unicode_text import is_unicode
 from swamp.cli.app import app
 from swamp.cli.usage import plain_usage
 
@@ -27,6 +29,7 @@ _ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 def run(given: list[str]) -> int:
     """Run one command; its exit code. Errors have been printed."""
+    _have_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that lacks a character must not end a command, nor half of a worker.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -40,7 +43,32 @@ def run(given: list[str]) -> int:
     return code
 
 
+def _have_standard_files() -> None:
+    """What was closed before the start (`>&-`) goes nowhere: no other file may get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            with suppress(OSError):
+                # The lowest number that is free.
+                os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
+
+
+def _refuse_what_is_no_utf8(arguments: list[str]) -> None:
+    """It could neither be sent to a server nor be written to a file; ValueError tells where."""
+    variables = {name: value for name, value in os.environ.items() if name.startswith("SWAMP_")}
+    named = [(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
+    for what, text in (*named, *variables.items()):
+        if not is_unicode(text):
+            shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+            secret = "" if "TOKEN" in what else f": {shown}"
+            raise ValueError(f"{what} is not UTF-8{secret}")
+
+
 def _run(arguments: list[str], as_json: bool) -> int:
+    try:
+        _refuse_what_is_no_utf8(arguments)
+    except ValueError as error:
+        return _fail(str(error), USAGE, "usage", as_json)
     try:
         result = _call(arguments)
     except _ParserError as error:

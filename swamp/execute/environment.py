@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from datastore.unicode_text import is_unicode, made_unicode
 from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE, ships
 
 _OWN_PREFIX = "SWAMP_"
@@ -23,6 +24,14 @@ def runner_environment(
     environment.update((name, value) for name, value in shipped.items() if ships(name))
     environment.update(extra)
     return environment
+
+
+def unicode_only(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """The variables that a message can hold, and the names, made readable, of the others."""
+    good = {
+        name: value for name, value in environment.items() if is_unicode(name) and is_unicode(value)
+    }
+    return good, [made_unicode(name) for name in environment if name not in good]
 
 
 def data_environment(url: str, credential: str, ca_cert: Path | None = None) -> dict[str, str]:

@@ -40,7 +40,7 @@ from datastore.record import Kind
 from datastore.store import Store
 from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
-from swamp.execute.environment import runner_environment
+from swamp.execute.environment import runner_environment, unicode_only
 from swamp.protocol import ships
 from swamp.serve.answers import trouble_before_barrier
 from swamp.serve.api import Api
@@ -130,6 +130,9 @@ class Orchestrator:
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
         self._traces: Traces | None = None
+        self._environment, left_out = unicode_only(os.environ)
+        for name in left_out:
+            log.warning("the variable %s is not UTF-8: expressions and workers do without it", name)
 
     async def run(self) -> None:
         """From opening the repository to its clean close."""
@@ -254,7 +257,7 @@ class Orchestrator:
         fresh_token: Callable[[str], Awaitable[None]],
     ) -> Rules:
         """What workers are told or held to."""
-        environment = {key: value for key, value in os.environ.items() if ships(key)}
+        environment = {key: value for key, value in self._environment.items() if ships(key)}
         grace_s = self._options.grace_s
         return Rules(grace_s, environment, fresh_token, secrets, credentials.of_death)
 
@@ -293,7 +296,7 @@ class Orchestrator:
             check_call=ShellCall.parse,
             defaults=self._defaults(),
             # As for runners: the server's own tokens are not for workflows.
-            env=runner_environment(os.environ, {}, {}),
+            env=runner_environment(self._environment, {}, {}),
             data=probes.outputs,
             only_run=options.only_run,
         )

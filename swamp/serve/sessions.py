@@ -20,6 +20,7 @@ from controllers.ports import SessionInfo
 from datastore.errors import SwampError
 from datastore.kinds import LEASES, Lease, Outcome, Pending
 from datastore.store import Store
+from datastore.unicode_text import WHAT, lone_surrogate
 from swamp.execute.redaction import masked_outcome, masked_piece
 from swamp.protocol import (
     DRAIN_REASON_MAX,
@@ -158,7 +159,13 @@ class Sessions:
             credential=opened.credential,
             secrets=list(opened.secrets),
         )
-        self.send(session, frame)
+        try:
+            self.send(session, frame)
+        except ValueError:
+            # Checked wherever text comes in; a step that cannot be sent must fail all the same.
+            found = lone_surrogate(frame.model_dump())
+            failed = Outcome(ok=False, reason="start_failed", error=f"{found} {WHAT}")
+            self._leases.settle(session.worker, lease.name, failed)
 
     def cancel(self, worker: str, dispatch: str) -> None:
         self._send_to(worker, Cancel(dispatch=dispatch))

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 from record_samples import AT, lease
+from record_samples import run as run_of
 
 from datastore.history import TAIL_BYTES, build_story, tail
 from datastore.kinds import (
@@ -160,3 +161,10 @@ def test_only_the_tail_of_output_is_kept() -> None:
     assert len(tail("x" * 100_000)) == TAIL_BYTES
     assert len(tail("ü€😀" * 10_000).encode()) <= TAIL_BYTES
     assert "€" in tail("ü€😀" * 10_000)
+
+
+def test_a_run_comes_to_its_end_whatever_its_records_hold() -> None:
+    """Regression: the inputs of an older run held a lone surrogate, and its story never came."""
+    poisoned = run_of("r", inputs={"names": ["caf\udce9"]})
+    story = load(build_story(poisoned, [], [], []).encode(), "story").value
+    assert story["inputs"] == {"names": ["caf\ufffd"]}

@@ -277,3 +277,21 @@ def test_no_byte_is_stored_without_its_mark_whenever_the_server_is_killed(repo: 
     assert broken, "no upload was ever under way"
     assert finished, "no upload ever ended"
     assert all(".incoming" not in path.parts for path in stored(repo)), "a start clears up"
+
+
+def test_json_that_holds_no_unicode_fails_the_step_that_reads_it(repo: Repo) -> None:
+    """Regression: its dispatch could not be sent, and was tried for ever."""
+    put = f"""printf '{{"a": "%sd800"}}' '\\u' | {CURL} -T - $SWAMP_DATA_URL/o"""
+    read = "echo ${{ data.latest('bad-put', 'o').a }}"
+    workflow(
+        repo,
+        "bad",
+        [{"name": "put", "outputs": ["o"], "run": put}, {"name": "read", "run": read}],
+    )
+    repo.serve()
+    repo.worker("w1", *HERE)
+    repo.swamp("workflow", "run", "bad", code=1)
+    steps = steps_of(repo, "bad")
+    assert steps["put"]["state"] == "succeeded"
+    assert steps["read"]["state"] == "failed"
+    assert "output 'o' of model 'bad-put' holds a character that is no" in str(steps["read"])

@@ -113,3 +113,17 @@ async def test_a_secret_that_is_not_there_fails_the_dispatch() -> None:
     status = world.store.get(LEASES, DISPATCH).status
     assert status is not None and status.outcome is not None
     assert status.outcome.error == "vault 'main' has no secret 'KEY'"
+
+
+async def test_a_call_that_cannot_be_sent_fails_the_dispatch() -> None:
+    """Regression: it raised at each look, kept its slot, and the worker lost its socket for it."""
+    world = Asking(env="caf\udce9")
+    await world.enroll(world.wire)
+    world.offer()
+    assert world.dispatches() == []
+    status = world.store.get(LEASES, DISPATCH).status
+    assert status is not None and status.outcome is not None
+    assert status.outcome.reason == "start_failed"
+    assert status.outcome.error == (
+        "call.arguments.env.K holds a character that is no Unicode (a lone surrogate)"
+    )
