@@ -70,9 +70,10 @@ class FileEvents:
             error: Exception | None = None
             try:
                 self._watch(over, told, begun)
-            except Exception as found:
+            except (OSError, RuntimeError, ValueError) as found:
                 error = found
-            told(lambda: _end(done, error))
+            finally:
+                told(lambda: _end(done, error))
 
         thread = threading.Thread(target=run, name="file-events", daemon=True)
         thread.start()

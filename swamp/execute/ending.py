@@ -44,6 +44,11 @@ def describe(ending: Ending, call: ShellCall, texts: tuple[str, str]) -> Outcome
     )
 
 
+def never_begun(stopped: str) -> Outcome:
+    """The outcome of a process that was unwanted before there was one."""
+    return Outcome(ok=False, reason=stopped, error=_STOPPED.get(stopped, "Command was stopped"))
+
+
 def not_started(error: Exception, call: ShellCall, environment: Mapping[str, str]) -> Outcome:
     """The outcome of a process that could not be created."""
     return Outcome(

@@ -19,7 +19,7 @@ from typing import Protocol
 from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.child import Child, start_child
-from swamp.execute.ending import Ending, describe, not_started
+from swamp.execute.ending import Ending, describe, never_begun, not_started
 from swamp.execute.leftovers import Leftovers, Scratch
 from swamp.execute.processes import (
     DISPATCH_VARIABLE,
@@ -175,6 +175,8 @@ class Execution:
         return masked_outcome(outcome, self._order.redactor)
 
     async def _run_in(self, directory: str) -> Outcome:
+        if self._stopped is not None:
+            return never_begun(self._stopped)
         process = self._spawn(directory)
         self._process = process
         try:
@@ -219,13 +221,12 @@ class Execution:
         }
 
     def _arm(self) -> None:
-        if self._stopped is not None:
-            self._terminate()
-        elif self._order.limit_s is not None:
+        if self._order.limit_s is not None:
             self._timers.append(self._loop.call_later(self._order.limit_s, self.stop, "timed_out"))
 
     def _terminate(self) -> None:
         if self._process is None:
+            # It is not begun then.
             return
         self._kill_at = self._loop.time() + self._patience_s
         self._timers.append(self._loop.call_at(self._kill_at, self._signal, signal.SIGKILL))

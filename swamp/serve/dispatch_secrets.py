@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 from controllers.expression_references import SecretRef, secrets_in
 from datastore.errors import NotFound, SwampError
-from datastore.kinds import Call
+from datastore.kinds import Call, Pending
 from swamp.execute.redaction import Redactor, SecretScan
 from swamp.execute.secret_arguments import filled
+from swamp.protocol import Dispatch
 from swamp.serve.credentials import Credentials
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,22 @@ class Opened:
     call: Call = field(repr=False)
     credential: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def frame(self, pending: Pending, environment: Mapping[str, str]) -> Dispatch:
+        """What the worker is told of the dispatch."""
+        spec = pending.spec
+        return Dispatch(
+            dispatch=pending.name,
+            run=spec.run,
+            workflow=spec.workflow,
+            job=spec.job,
+            step=spec.step,
+            call=self.call,
+            timeout_s=spec.timeout_s,
+            environment=dict(environment),
+            credential=self.credential,
+            secrets=list(self.secrets),
+        )
 
 
 class DispatchSecrets:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hello
@@ -28,7 +29,6 @@ from swamp.protocol import (
     Accepted,
     Ack,
     Cancel,
-    Dispatch,
     Drain,
     Enroll,
     Enrolled,
@@ -137,35 +137,21 @@ class Sessions:
         lease = self._store.find(LEASES, pending.name)
         if lease is None or not lease.live or self._open.get(session.worker) is not session:
             return
+        end = partial(self._leases.settle, session.worker, lease.name)
         if isinstance(opened, SwampError):
-            failed = Outcome(ok=False, reason="start_failed", error=str(opened))
-            self._leases.settle(session.worker, lease.name, failed)
+            end(Outcome(ok=False, reason="start_failed", error=str(opened)))
             return
         if lease.spec.cancel:
-            # The cancel went out while the secrets were read; the worker knew nothing of it then.
-            cancelled = Outcome(ok=False, reason="cancelled", error="cancelled")
-            self._leases.settle(session.worker, lease.name, cancelled)
+            # It went out while the secrets were read; the worker knew nothing of it then.
+            end(Outcome(ok=False, reason="cancelled", error="cancelled"))
             return
-        spec = pending.spec
-        frame = Dispatch(
-            dispatch=lease.name,
-            run=spec.run,
-            workflow=spec.workflow,
-            job=spec.job,
-            step=spec.step,
-            call=opened.call,
-            timeout_s=spec.timeout_s,
-            environment=dict(self._rules.environment),
-            credential=opened.credential,
-            secrets=list(opened.secrets),
-        )
+        frame = opened.frame(pending, self._rules.environment)
         try:
             self.send(session, frame)
         except ValueError:
             # Checked wherever text comes in; a step that cannot be sent must fail all the same.
-            found = lone_surrogate(frame.model_dump())
-            failed = Outcome(ok=False, reason="start_failed", error=f"{found} {WHAT}")
-            self._leases.settle(session.worker, lease.name, failed)
+            found = f"{lone_surrogate(frame.model_dump())} {WHAT}"
+            end(Outcome(ok=False, reason="start_failed", error=found))
 
     def cancel(self, worker: str, dispatch: str) -> None:
         self._send_to(worker, Cancel(dispatch=dispatch))

@@ -10,6 +10,8 @@ import asyncio
 import random
 import socket
 import ssl
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -40,6 +42,9 @@ SEND_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 SILENCE_HEARTBEATS = 2.5
 """Without a byte for so many heartbeats, the socket is taken for dead."""
+STOOD_STILL_HEARTBEATS = 2.0
+"""Half a heartbeat later at the earliest, the orchestrator takes a worker that says nothing for
+lost. This process looks at the clock twice in a heartbeat."""
 BACKLOG_MAX = 1000
 
 RETRY_FIRST_S = 1.0
@@ -108,6 +113,12 @@ class Link:
         self._behind: list[ToWorker] = []
         """What came in one message with the answer to the enrollment."""
 
+        self._beat_at = _now_s()
+        self._pings = 0
+        self._asked: int | None = None
+        """The ping whose answer shows that the orchestrator still counts on this socket."""
+        self._held: deque[ToWorker] = deque()
+
     async def enroll(self, frame: Enroll) -> Enrolled:
         """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
         await self._send(encode(frame))
@@ -127,9 +138,10 @@ class Link:
     ) -> None:
         """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost."""
         lost: SocketLost | None = None
+        self._beat_at = _now_s()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(outbox, handle))
+                tasks.create_task(self._read(outbox, handle, heartbeat_s))
                 tasks.create_task(self._write(outbox))
                 tasks.create_task(self._beat(outbox, heartbeat_s))
         except* SocketLost as group:
@@ -151,15 +163,22 @@ class Link:
                 await self._ws.close()
         self.cut()
 
-    async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
+    async def _read(
+        self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
+    ) -> None:
         frames = self._behind
         while True:
             for frame in frames:
                 if isinstance(frame, Ping):
                     outbox.say(Pong(n=frame.n))
                 elif not isinstance(frame, Pong):
-                    handle(frame)
+                    self._held.append(frame)
+                elif frame.n == self._asked:
+                    self._asked = None
+                while self._held and self._asked is None:
+                    handle(self._held.popleft())
             frames = await self._receive()
+            self._doubt_if_stood_still(outbox, heartbeat_s)
             if outbox.backlog > BACKLOG_MAX:
                 raise SocketLost("the orchestrator sends, but does not read")
 
@@ -175,18 +194,35 @@ class Link:
     async def _beat(self, outbox: Outbox, heartbeat_s: float) -> None:
         beats = 0
         while True:
-            before = self._loop.time()
             await asyncio.sleep(heartbeat_s / 2)
-            now = self._loop.time()
-            if now - before > 2 * heartbeat_s:
-                # This process was stopped. What came meanwhile is unread: no evidence of silence.
-                self.heard = now
-            silent_s = now - self.heard
+            if self._doubt_if_stood_still(outbox, heartbeat_s):
+                # What came meanwhile is unread: no evidence of silence.
+                self.heard = self._loop.time()
+            self._beat_at = _now_s()
+            silent_s = self._loop.time() - self.heard
             if silent_s > SILENCE_HEARTBEATS * heartbeat_s:
                 raise SocketLost(f"nothing received for {silent_s:.1f} s")
             beats += 1
             if beats % 2 == 0:
-                outbox.say(Ping(n=beats // 2))
+                self._ping(outbox)
+
+    def _doubt_if_stood_still(self, outbox: Outbox, heartbeat_s: float) -> bool:
+        """Ask whether the socket is still good if this process was stopped, or its machine slept.
+
+        What lies in the socket may have been given up, and run elsewhere, long ago. It is held
+        until the orchestrator answers, which it does in order and on a socket that it counts on
+        alone; if it does not, it goes with the socket.
+        """
+        if _now_s() - self._beat_at <= STOOD_STILL_HEARTBEATS * heartbeat_s:
+            return False
+        self._beat_at = _now_s()
+        self._asked = self._ping(outbox)
+        return True
+
+    def _ping(self, outbox: Outbox) -> int:
+        self._pings += 1
+        outbox.say(Ping(n=self._pings))
+        return self._pings
 
     async def _send(self, message: str) -> None:
         try:
@@ -212,6 +248,11 @@ class Link:
         if message.type is aiohttp.WSMsgType.BINARY:
             raise SocketLost("the orchestrator sent what is no text")
         raise SocketLost("closed by the orchestrator")
+
+
+def _now_s() -> float:
+    """Seconds that go on while the machine sleeps, where the system knows of these."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> Link:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,15 @@ class Runners:
             return False
         self.outbox.say(Accepted(dispatch=name))
         self._report("dispatch_started", **_names(frame))
-        tasks.create_task(self._carry_out(frame, self.outbox.open(name)))
+        delivery = self.outbox.open(name)
+        # At once: what asks to stop it may be the next frame of the same message.
+        try:
+            execution = self._executions[name] = self._execution(frame, delivery)
+        except CallError as error:
+            unfit = Outcome(ok=False, reason="start_failed", error=str(error))
+            tasks.create_task(self._carry_out(frame, delivery, _told(unfit)))
+        else:
+            tasks.create_task(self._carry_out(frame, delivery, execution.run()))
         return True
 
     def cancel(self, dispatch: str) -> None:
@@ -132,10 +140,17 @@ class Runners:
             message = f"the result of {dispatch} came too late and is refused{unless}"
             self._report("warning", message=f"{message}: its lease had ended", dispatchId=dispatch)
 
-    async def _carry_out(self, frame: Dispatch, delivery: Delivery) -> None:
+    async def _carry_out(
+        self, frame: Dispatch, delivery: Delivery, ending: Coroutine[Any, Any, Outcome]
+    ) -> None:
         name = frame.dispatch
         start_ns = time.time_ns()
-        outcome = await self._outcome(frame, delivery)
+        try:
+            outcome = await ending
+        except Exception as error:
+            # The edge of a dispatch: a fault in one must not end the others, nor the connection.
+            fault = f"fault in the worker: {error!r}"
+            outcome = Outcome(ok=False, reason="start_failed", error=fault)
         if self._host.traces is not None and not is_probe(name):
             self._host.traces.emit(_span(frame, start_ns, outcome))
         self._executions.pop(name, None)
@@ -144,24 +159,20 @@ class Runners:
         self._report("dispatch_finished", **_names(frame), **_ending(outcome))
         self._changed()
 
-    async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
-        try:
-            call = ShellCall.parse(frame.call)
-        except CallError as error:
-            return Outcome(ok=False, reason="start_failed", error=str(error))
+    def _execution(self, frame: Dispatch, delivery: Delivery) -> Execution:
+        """CallError for a call that makes no command."""
+        call = ShellCall.parse(frame.call)
         environment = runner_environment(self._own, frame.environment, call.env)
         part = EXECUTION if self._host.traces is None else WORKER
         environment |= trace_environment(environment, frame.dispatch, part)
         environment |= data_environment(self._data_url, frame.credential, self._ca_cert)
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)
-        execution = Execution(order, delivery.put, self._host)
-        self._executions[frame.dispatch] = execution
-        try:
-            return await execution.run()
-        except Exception as error:
-            # The edge of a dispatch: a fault in one must not end the others, nor the connection.
-            return Outcome(ok=False, reason="start_failed", error=f"fault in the worker: {error!r}")
+        return Execution(order, delivery.put, self._host)
+
+
+async def _told(outcome: Outcome) -> Outcome:
+    return outcome
 
 
 def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:

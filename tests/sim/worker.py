@@ -24,7 +24,7 @@ from datastore.kinds.probe import MARKER, PROBE_TYPE
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
 from sim.world import World
-from swamp.execute.execution import Host
+from swamp.execute.execution import Execution, Host
 from swamp.protocol import Dispatch, Refused
 from swamp.worker.link import Link, SocketLost
 from swamp.worker.options import WorkerOptions
@@ -151,10 +151,8 @@ class SimRunners(Runners):
             return False
         return super().take(frame, tasks)
 
-    async def _outcome(self, frame: Dispatch, delivery: Delivery) -> Outcome:
-        execution = SimExecution(self._process, frame, delivery)
-        self._process.executions[frame.dispatch] = execution
-        return await execution.run()
+    def _execution(self, frame: Dispatch, delivery: Delivery) -> Execution:
+        return SimExecution(self._process, frame, delivery)  # type: ignore[return-value]
 
 
 class SimExecution:
@@ -180,6 +178,9 @@ class SimExecution:
 
     async def run(self) -> Outcome:
         frame, world = self._frame, self._world
+        if self._stopped.done():
+            reason = self._stopped.result()
+            return Outcome(ok=False, reason=reason, error=reason)
         self._begin()
         is_probe = frame.call.model_type == PROBE_TYPE
         plan = world.loop.create_task(self._probe() if is_probe else self._work())

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,14 +135,17 @@ async def test_cancel_gives_the_child_time_to_end_by_itself(bench: Bench) -> Non
     assert outcome.stdout == "up\nbye\n"
 
 
-async def test_stop_before_the_spawn_still_stops(bench: Bench) -> None:
-    execution = bench.execution(FOREVER)
-    execution.stop("cancelled")
-    assert (await execution.run()).reason == "cancelled"
-    execution = bench.execution(FOREVER)
-    execution.kill("worker_lost")
+@pytest.mark.parametrize("stop", [Execution.stop, Execution.kill])
+async def test_what_is_stopped_before_the_spawn_never_begins(
+    bench: Bench, stop: Callable[[Execution, str], None]
+) -> None:
+    witness = bench.folder / "begun"
+    execution = bench.execution(f"touch {witness}")
+    stop(execution, "cancelled")
     outcome = await execution.run()
-    assert (outcome.reason, outcome.signal) == ("worker_lost", signal.SIGKILL)
+    assert (outcome.ok, outcome.reason, outcome.signal) == (False, "cancelled", None)
+    assert outcome.error == "Command was cancelled"
+    assert not witness.exists()
 
 
 async def test_cancel_leaves_nothing_of_group_and_setsid(bench: Bench) -> None:

@@ -419,3 +419,17 @@ async def test_a_report_that_nobody_can_read_leaves_no_half_dead_worker(
     await socket.send(Ack(dispatch="d1"))
     await socket.send(Drain(reason="by an operator"))
     assert await asyncio.wait_for(worker, 10) == 0
+
+
+async def test_a_cancel_in_one_message_with_its_dispatch_is_heard(
+    orchestrator: Orchestrator, start: Start, tmp_path: Path
+) -> None:
+    """Regression: it found no runner yet, was dropped, and the step ran to its end."""
+    start()
+    socket = await orchestrator.enrolled()
+    witness = tmp_path / "begun"
+    await socket.send_together(shell("d1", f"touch {witness}"), Cancel(dispatch="d1"))
+    await socket.expect(Accepted)
+    result = await socket.expect(ResultFrame)
+    assert result.outcome.reason == "cancelled"
+    assert not witness.exists()

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal, shell
 
-from swamp.protocol import Accepted, Ack, Drain, Output, OutputAck, ResultFrame
+from swamp.protocol import (
+    Accepted,
+    Ack,
+    Cancel,
+    Drain,
+    Output,
+    OutputAck,
+    Ping,
+    Pong,
+    ResultFrame,
+)
 from swamp.worker import link
 
 Start = Callable[..., RunningWorker]
@@ -279,3 +289,46 @@ async def test_a_worker_with_work_comes_back_often_enough_for_its_window(
     assert max(delays_ms) <= 10
     gate.let_through()
     assert (await socket.result("d1")).outcome.ok
+
+
+async def stood_still(monkeypatch: pytest.MonkeyPatch, socket: Socket) -> Ping:
+    """Let the worker find that an hour has gone by since it last looked; what it then asks."""
+    await socket.send(Ping(n=1))
+    await socket.expect(Pong)
+    before = link._now_s
+    monkeypatch.setattr(link, "_now_s", lambda: before() + 3600)
+    await socket.send(shell("d1", "sleep 20"))
+    return await socket.expect(Ping)
+
+
+async def test_what_waited_in_the_socket_of_a_stopped_worker_is_not_run_on_a_dead_socket(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a worker that was stopped for longer than its grace ran steps once more."""
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await worker.until("enrolled")
+    await stood_still(monkeypatch, socket)
+    socket.cut()
+    await worker.until("disconnected")
+    again = await orchestrator.enrolled()
+    assert (again.enroll.running, again.enroll.finished) == ([], [])
+    await again.send(shell("d2", "true"))
+    assert (await again.expect(Accepted)).dispatch == "d2"
+    await again.result("d2")
+    assert worker.kinds().count("dispatch_started") == 1
+
+
+async def test_what_waited_is_run_in_order_once_the_socket_has_proved_good(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(concurrency=2)
+    socket = await orchestrator.enrolled()
+    asked = await stood_still(monkeypatch, socket)
+    await socket.send(Cancel(dispatch="d1"), shell("d2", "true"), Pong(n=asked.n))
+    assert {(await socket.expect(Accepted)).dispatch for _ in "12"} == {"d1", "d2"}
+    outcomes = {}
+    for _ in "12":
+        result = await socket.expect(ResultFrame)
+        outcomes[result.dispatch] = result.outcome.reason
+    assert outcomes == {"d1": "cancelled", "d2": "completed"}
