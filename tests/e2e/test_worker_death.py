@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +164,26 @@ def test_a_worker_that_gives_up_tells_so(repo: Repo, proxy: Proxy) -> None:
     assert first.wait() == 1
     step = _step(run)
     assert (step["status"], step["worker"], step["episodes"]) == ("succeeded", "w2", 2)
+
+
+def test_a_worker_that_was_stopped_runs_nothing_that_others_have_done_meanwhile(
+    repo: Repo, tmp_path: Path
+) -> None:
+    """Regression: the dispatch waited in its socket, and ran ten seconds after the run was over."""
+    witness = tmp_path / "begun"
+    repo.shell_workflow("once", {"one": f"echo $$ >> {witness}; sleep 0.5"})
+    repo.serve("--grace", "2s")
+    first = repo.worker("w1", "--label", "pool=worker")
+    os.kill(first.process.pid, signal.SIGSTOP)
+    running = repo.start("workflow", "run", "once", "--json")
+    repo.until(lambda: bool(repo.records("leases")), "the dispatch")
+    repo.worker("w2", "--label", "pool=worker")
+    answer = json.loads(running.communicate(timeout=30)[0])
+    assert answer["status"] == "succeeded"
+    os.kill(first.process.pid, signal.SIGCONT)
+    first.lines.kind("enrolled", 2)
+    repo.swamp("worker", "cordon", "w2")
+    repo.shell_workflow("after", {"one": "true"})
+    assert repo.json("workflow", "run", "after")["status"] == "succeeded"
+    assert len(witness.read_text().split()) == 1
+    assert first.lines.kinds().count("dispatch_started") == 1
