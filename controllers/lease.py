@@ -13,6 +13,7 @@ whoever passes the answer on waits for the store's barrier.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
 from datastore.kinds import LEASES, PENDING, TOKENS, WORKERS, Lease, LeaseStatus, Outcome
 from datastore.store import Store
+
+log = logging.getLogger(__name__)
 
 ACCEPT_TIMEOUT_S = 30.0
 """How long a worker may take to accept or refuse a dispatch before its socket is cut."""
@@ -136,6 +139,7 @@ class LeaseController:
     def _lose(self, lease: Lease, reason: str) -> None:
         """The attempt is over without a result. What it wrote decides what that means."""
         assert lease.status is not None
+        log.warning("%s on worker %s is given up: %s", lease.name, lease.spec.worker, reason)
         if lease.status.wrote_at is None:
             self._end(lease, "expired", reason)
             return

@@ -359,7 +359,9 @@ class Sessions:
         if self._open.get(session.worker) is session:
             del self._open[session.worker]
             self._changed(session.worker)
-            log.info("worker %s: disconnected", session.worker)
+            left = sum(1 for _ in self._store.by(LEASES, "worker", session.worker))
+            loud = logging.WARNING if left and not self._closed else logging.INFO
+            log.log(loud, "worker %s: disconnected, runs %d of our steps", session.worker, left)
 
     def look_after(self, session: Session) -> None:
         """Once per heartbeat: ping, and cut a socket that has been silent for too long."""

@@ -121,6 +121,8 @@ class Link:
 
     async def enroll(self, frame: Enroll) -> Enrolled:
         """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
+        # From here on: it may be stopped between the answer and the first look at the clock.
+        self._beat_at = _now_s()
         await self._send(encode(frame))
         try:
             async with asyncio.timeout(ENROLL_TIMEOUT_S):
@@ -138,7 +140,6 @@ class Link:
     ) -> None:
         """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost."""
         lost: SocketLost | None = None
-        self._beat_at = _now_s()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(outbox, handle, heartbeat_s))

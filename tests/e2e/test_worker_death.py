@@ -172,7 +172,7 @@ def test_a_worker_that_was_stopped_runs_nothing_that_others_have_done_meanwhile(
     """Regression: the dispatch waited in its socket, and ran ten seconds after the run was over."""
     witness = tmp_path / "begun"
     repo.shell_workflow("once", {"one": f"echo $$ >> {witness}; sleep 0.5"})
-    repo.serve("--grace", "2s")
+    server = repo.serve("--grace", "2s")
     first = repo.worker("w1", "--label", "pool=worker")
     os.kill(first.process.pid, signal.SIGSTOP)
     running = repo.start("workflow", "run", "once", "--json")
@@ -187,3 +187,5 @@ def test_a_worker_that_was_stopped_runs_nothing_that_others_have_done_meanwhile(
     assert repo.json("workflow", "run", "after")["status"] == "succeeded"
     assert len(witness.read_text().split()) == 1
     assert first.lines.kinds().count("dispatch_started") == 1
+    assert "worker w1: disconnected, runs 1 of our steps" in server.log()
+    assert "on worker w1 is given up: worker lost: away for longer than 2s" in server.log()
