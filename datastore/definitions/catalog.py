@@ -92,7 +92,9 @@ class Catalog:
         """Every file that is not in force as it stands, by path."""
         found = [problem for view in self._views.values() for problem in view.problems()]
         found += [problem for some in self._folder_problems.values() for problem in some]
-        return sorted(found, key=lambda problem: problem.path)
+        # A folder that is called as a file should be is found both ways.
+        once = {(problem.path, str(problem)): problem for problem in found}
+        return [once[key] for key in sorted(once)]
 
     # -- disk ------------------------------------------------------------------------------------
 
@@ -151,6 +153,7 @@ class Catalog:
         """Bring memory up to date with some files, say those that file events named."""
         named: dict[Kind, set[str]] = {kind: set() for kind in FOLDERS}
         swept: set[Kind] = set()
+        told = {one.path for some in self._folder_problems.values() for one in some}
         for path in paths:
             pause()
             inside = self._inside(path)
@@ -159,7 +162,7 @@ class Catalog:
             kind, shown_path = inside
             if path.suffix == ".yaml":
                 named[kind].add(shown_path)
-            if self._concerns_more(kind, path, shown_path):
+            if shown_path in told or self._concerns_more(kind, path, shown_path):
                 swept.add(kind)
         for kind in FOLDERS:
             self._look_at(kind, self._gone_last(named[kind]), pause)

@@ -100,6 +100,24 @@ def test_a_file_with_another_extension_is_told_and_not_read(repo: Repository) ->
     assert (repo.names(), len(repo.problems())) == (["a"], 1)
 
 
+def test_a_folder_called_as_a_file_is_told_once_and_until_it_is_gone(repo: Repository) -> None:
+    """Regression: it was told twice, and until the next rescan once a file was in its place."""
+    repo.write("workflows/team/x.yaml", workflow("a"))
+    folder = repo.root / "workflows" / "b.yaml"
+    folder.mkdir()
+    repo.catalog.refresh([folder])
+    assert repo.problems() == ["workflows/b.yaml: is a folder, expected a file"]
+    folder.rmdir()
+    repo.catalog.refresh([folder])
+    assert repo.problems() == []
+    folder.mkdir()
+    repo.catalog.refresh([folder])
+    folder.rmdir()
+    repo.write("workflows/b.yaml", workflow("b"))
+    repo.catalog.refresh([folder])
+    assert (repo.names(), repo.problems()) == (["a", "b"], [])
+
+
 def test_an_empty_repository_has_nothing_and_no_problem(repo: Repository) -> None:
     repo.catalog.scan()
     assert (repo.names(), repo.problems()) == ([], [])
