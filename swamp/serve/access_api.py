@@ -12,11 +12,11 @@ from swamp import access_tokens
 from swamp.serve.answers import (
     ApiError,
     admin,
-    body_of,
     done,
     refuse_if_degraded,
     unless_degraded,
 )
+from swamp.serve.requests import body_of
 from swamp.serve.served import Served
 
 
@@ -42,14 +42,13 @@ class AccessApi:
 
     async def create(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
-        body = await body_of(request, {"name": str, "role": str, "durationS": (int, float)})
+        needed = {"name": str, "role": str, "durationS": (int, float)}
+        body = await body_of(request, needed, {"note": str})
         role, note = body["role"], body.get("note")
         if role not in get_args(Role):
             raise ApiError(400, "bad_request", f"role must be one of {', '.join(get_args(Role))}")
         if not (0 < body["durationS"] <= access_tokens.DURATION_MOST_S):
             raise ApiError(400, "bad_request", "durationS must be seconds, of at most 100 years")
-        if note is not None and not isinstance(note, str):
-            raise ApiError(400, "bad_request", "note must be text")
         served = self._served
         wanted = access_tokens.AccessRequest(body["name"], role, body["durationS"], note)
         made = await access_tokens.create(self._store, served.layout, wanted, served.clock.now())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -28,7 +27,6 @@ from datastore.errors import (
 from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.trouble import shown
-from datastore.unicode_text import WHAT, lone_surrogate
 from swamp.client import DEGRADED_HEADER
 
 log = logging.getLogger(__name__)
@@ -207,21 +205,3 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 def _error(status: int, code: str, message: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return web.json_response({"error": message, "code": code}, status=status, headers=headers)
-
-
-async def body_of(request: web.Request, fields: dict[str, Any]) -> dict[str, Any]:
-    """The request's JSON object, with these fields of these types in it."""
-    try:
-        data = await request.read()
-        body = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        raise ApiError(400, "bad_request", "the body must be a JSON object") from None
-    if not isinstance(body, dict):
-        raise ApiError(400, "bad_request", "the body must be a JSON object")
-    for field, kind in fields.items():
-        if not isinstance(body.get(field), kind) or isinstance(body.get(field), bool):
-            raise ApiError(400, "bad_request", f"the body needs '{field}'")
-    found = lone_surrogate(body) if b"\\u" in data else None
-    if found is not None:
-        raise ApiError(400, "bad_request", f"{found} in the body {WHAT}")
-    return body

@@ -7,10 +7,9 @@ repository's socket alone: whoever may open that may edit the files anyway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 from aiohttp import web
 
@@ -19,14 +18,13 @@ from controllers.run.telling import last_event
 from datastore.clock import stamp
 from datastore.courtesy import Pause, each, in_order
 from datastore.errors import InvalidFile
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run, RunStatus
 from swamp import __version__, run_views, tokens, views
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import (
     ApiError,
     admin,
-    body_of,
     done,
     refuse_if_degraded,
     unless_degraded,
@@ -34,12 +32,14 @@ from swamp.serve.answers import (
 from swamp.serve.asks_api import AsksApi
 from swamp.serve.metrics import Metrics
 from swamp.serve.queue_api import QueueApi
+from swamp.serve.requests import Parameters, body_of
 from swamp.serve.served import Served
 from swamp.serve.starting import refused_of, start_run
 from swamp.serve.workers_api import WorkersApi
 
 BODY_MAX_BYTES = 4 << 20
 RUNS_MOST = 1_000
+RUN_STATES: tuple[str, ...] = get_args(RunStatus.model_fields["state"].annotation)
 
 
 class Api:
@@ -111,7 +111,8 @@ class Api:
 
     async def create_token(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
-        body = await body_of(request, {"name": str, "durationS": (int, float)})
+        needed = {"name": str, "durationS": (int, float)}
+        body = await body_of(request, needed, {"maxEnrollments": object})
         most = body.get("maxEnrollments", 1)
         if most != "unlimited" and (not isinstance(most, int) or isinstance(most, bool)):
             raise ApiError(400, "bad_request", "maxEnrollments must be a number or 'unlimited'")
@@ -132,15 +133,17 @@ class Api:
     # -- runs ------------------------------------------------------------------------------------
 
     async def runs(self, request: web.Request) -> web.StreamResponse:
-        limit = request.query.get("limit", "50")
-        if not limit.isdecimal() or not 0 < int(limit) <= RUNS_MOST:
-            raise ApiError(400, "bad_request", f"limit must be a number from 1 to {RUNS_MOST}")
-        runs, wanted = self._store.list(RUNS), request.query
+        asked = Parameters(request, ("limit", "workflow", "status"))
+        limit = asked.number("limit", 50, 1, RUNS_MOST)
+        workflow, status = asked.text("workflow"), asked.one_of("status", RUN_STATES)
+        runs = self._store.list(RUNS)
 
         def choose(pause: Pause) -> list[Run]:
             names = in_order(runs.names, str, pause)
             newest_first = each(map(runs.get, reversed(names)), pause)
-            return list(islice((run for run in newest_first if _fits(run, wanted)), int(limit)))
+            return list(
+                islice((run for run in newest_first if _fits(run, workflow, status)), limit)
+            )
 
         found = await self._aside.worked(request, len(runs), choose)
         exact = [self._exact(run) for run in found]
@@ -152,7 +155,9 @@ class Api:
 
     async def start_run(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
-        body = await body_of(request, {"workflow": str})
+        # What these two must be is said where they are used.
+        optional = {"inputs": object, "priority": object}
+        body = await body_of(request, {"workflow": str}, optional)
         only = self._served.only_run
         if only is not None:
             held_by = self._store.get(RUNS, only)
@@ -183,7 +188,7 @@ class Api:
 
     async def cancel_run(self, request: web.Request) -> web.Response:
         run = self._find_run(request)
-        body = await body_of(request, {})
+        body = await body_of(request, {}, {"reason": str})
         reason = str(body.get("reason") or f"cancelled at {stamp(self._served.clock.now())}")
         before = run.state
         self._served.manager.runs.cancel(run.name, reason)
@@ -198,15 +203,13 @@ class Api:
 
     async def run_events(self, request: web.Request) -> web.StreamResponse:
         run = self._find_run(request)
-        after = request.query.get("after", "0")
-        if not after.isdecimal():
-            raise ApiError(400, "bad_request", "after must be a number")
-        follow = request.query.get("follow") in ("1", "true")
+        asked = Parameters(request, ("after", "follow"))
+        after, follow = asked.number("after", 0, 0), asked.flag("follow")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         # A client may leave at any time; it reads on from any number when it comes back.
         lots = self._served.events.read(
-            run.name, int(after), follow=follow, last=lambda: self._last_event(run.name)
+            run.name, after, follow=follow, last=lambda: self._last_event(run.name)
         )
         with suppress(ConnectionResetError):
             async with aclosing(lots):
@@ -216,7 +219,8 @@ class Api:
         return response
 
     async def prune_runs(self, request: web.Request) -> web.Response:
-        body = await body_of(request, {})
+        optional = {"keepRuns": object, "keepForS": object, "dryRun": bool}
+        body = await body_of(request, {}, optional)
         runs, for_s, dry = body.get("keepRuns"), body.get("keepForS"), body.get("dryRun", False)
         if not (runs is None or (type(runs) is int and runs >= 0)):
             raise ApiError(400, "bad_request", "keepRuns must be a number from 0")
@@ -256,10 +260,10 @@ class Api:
         return run.with_status(run.status.model_copy(update={"counts": Counts(**totals)}))
 
 
-def _fits(run: Run, wanted: Mapping[str, str]) -> bool:
+def _fits(run: Run, workflow: str | None, status: str | None) -> bool:
     """Whether the run is of the workflow, and in the status, that is asked for."""
-    of_workflow = wanted.get("workflow") in (None, run.spec.workflow, run.spec.workflow_id)
-    return of_workflow and wanted.get("status") in (None, run.state)
+    of_workflow = workflow in (None, run.spec.workflow, run.spec.workflow_id)
+    return of_workflow and status in (None, run.state)
 
 
 def _problem(found: InvalidFile) -> views.View:

@@ -12,8 +12,9 @@ from aiohttp import web
 
 from datastore.store import Store
 from swamp.protocol import DEATH_PATH
-from swamp.serve.answers import ApiError, body_of, done
+from swamp.serve.answers import ApiError, done
 from swamp.serve.credentials import Credentials
+from swamp.serve.requests import body_of
 from swamp.serve.sessions import Sessions
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ async def start_run(served: Served, body: dict[str, Any], name: str) -> Run:
     priority = body.get("priority")
     if not isinstance(given, dict):
         raise ApiError(400, "bad_request", "inputs must be an object")
-    if priority is not None and priority not in (1, 2, 3, 4, 5):
+    if priority is not None and (type(priority) is not int or not 1 <= priority <= 5):
         raise ApiError(400, "bad_request", "priority must be a number from 1 to 5")
     try:
         workflow, inputs, models = await asyncio.to_thread(_taken, served, body["workflow"], given)

@@ -17,6 +17,7 @@ from datastore.listing import Listing
 from datastore.sqlite_file import to_json
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told, unless_degraded
+from swamp.serve.requests import Parameters
 from swamp.serve.served import Served
 from swamp.worker_files import forget
 
@@ -38,8 +39,8 @@ class WorkersApi:
         ]
 
     async def workers(self, request: web.Request) -> web.StreamResponse:
-        show_all = request.query.get("all") in ("1", "true")
-        store, named = self._store, dict.fromkeys(request.query.getall("name", ()))
+        asked = Parameters(request, ("all", "name"))
+        show_all, named, store = asked.flag("all"), asked.texts("name"), self._store
         workers: Collection[Worker] | Listing[WorkerSpec, WorkerStatus]
         if named:
             leases = tuple(one for name in named for one in store.by(LEASES, "worker", name))

@@ -1,0 +1,103 @@
+"""What a request says, in its parameters or its body: as it must be, or refused with the reason.
+
+What nobody knows is refused, too: with a misspelt parameter passed over, the answer would be one to
+another question.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from datastore.definitions.suggest import did_you_mean
+from datastore.unicode_text import WHAT, lone_surrogate
+from swamp.serve.answers import ApiError
+
+_FLAGS = {"1": True, "true": True, "0": False, "false": False}
+
+
+def bad_request(message: str) -> ApiError:
+    """The refusal of something that is not what it must be."""
+    return ApiError(400, "bad_request", message)
+
+
+class Parameters:
+    """The parameters of a request, after the `?`; ApiError for one that is not `known`."""
+
+    def __init__(self, request: web.Request, known: Collection[str]) -> None:
+        self._given = request.query
+        _refuse_unknown("parameter", self._given, known)
+
+    def text(self, name: str) -> str | None:
+        """One that may be given once."""
+        found = self._given.getall(name, [])
+        if len(found) > 1:
+            raise bad_request(f"{name} is given {len(found)} times")
+        return found[0] if found else None
+
+    def texts(self, name: str) -> list[str]:
+        """One that may be given many times, each value once, in their order."""
+        return list(dict.fromkeys(self._given.getall(name, [])))
+
+    def one_of(self, name: str, known: Collection[str]) -> str | None:
+        """One of these words."""
+        text = self.text(name)
+        if text is not None and text not in known:
+            raise bad_request(f"{name} must be one of {', '.join(known)}")
+        return text
+
+    def flag(self, name: str) -> bool:
+        """One that is true or false; false if it is not given."""
+        text = self.one_of(name, _FLAGS)
+        return text is not None and _FLAGS[text]
+
+    def number(self, name: str, default: int, least: int, most: int | None = None) -> int:
+        """A whole number in a range."""
+        text = self.text(name)
+        if text is None:
+            return default
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else -1
+        if number < least or (most is not None and number > most):
+            limits = f"from {least}" + ("" if most is None else f" to {most}")
+            raise bad_request(f"{name} must be a number {limits}")
+        return number
+
+
+async def body_of(
+    request: web.Request, needed: Mapping[str, Any], optional: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The request's JSON object: with all that is needed, of these types, and nothing unknown."""
+    data = await request.read()
+    try:
+        body = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        raise bad_request("the body must be a JSON object") from None
+    if not isinstance(body, dict):
+        raise bad_request("the body must be a JSON object")
+    for field, kind in needed.items():
+        if not _is_a(kind, body.get(field)):
+            raise bad_request(f"the body needs '{field}'")
+    allowed = optional or {}
+    for field, kind in allowed.items():
+        if body.get(field) is not None and not _is_a(kind, body[field]):
+            raise bad_request(f"'{field}' in the body is not what it must be")
+    found = lone_surrogate(body) if b"\\u" in data else None
+    if found is not None:
+        raise bad_request(f"{found} in the body {WHAT}")
+    _refuse_unknown("field in the body", body, {*needed, *allowed})
+    return body
+
+
+def _is_a(kind: Any, value: Any) -> bool:
+    """Whether the value is of the type; true and false are no numbers."""
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _refuse_unknown(what: str, given: Collection[str], known: Collection[str]) -> None:
+    for name in given:
+        if name not in known:
+            there = f"there are {', '.join(sorted(known))}" if known else "there are none here"
+            raise bad_request(f"no {what} '{name}': {did_you_mean(name, known) or there}")

@@ -1,0 +1,89 @@
+"""What a request says is what it must be, or refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+from swamp.serve.answers import ApiError
+from swamp.serve.requests import Parameters, body_of
+
+
+def asked(query: str) -> Parameters:
+    request = make_mocked_request("GET", f"/x?{query}")
+    return Parameters(request, ("all", "limit", "name", "status"))
+
+
+def posted(data: bytes) -> web.Request:
+    request = make_mocked_request("POST", "/x")
+    request._read_bytes = data
+    return request
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    none = asked("")
+    assert (none.flag("all"), none.number("limit", 50, 1), none.text("status")) == (False, 50, None)
+    assert (none.texts("name"), none.one_of("status", ("a",))) == ([], None)
+
+
+def test_what_is_given_is_taken() -> None:
+    some = asked("all=true&limit=7&name=b&name=a&name=b&status=a")
+    assert (some.flag("all"), some.number("limit", 50, 1, 9)) == (True, 7)
+    assert (some.texts("name"), some.one_of("status", ("a",))) == (["b", "a"], "a")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("nam=w1", "no parameter 'nam': did you mean 'name'?"),
+        ("zzzzzz=1", "no parameter 'zzzzzz': there are all, limit, name, status"),
+        ("all=banana", "all must be one of 1, true, 0, false"),
+        ("status=bogus", "status must be one of a, b"),
+        ("status=", "status must be one of a, b"),
+        ("limit=1&limit=2", "limit is given 2 times"),
+        ("limit=%D9%A1", "limit must be a number from 1 to 9"),
+        ("limit=-1", "limit must be a number from 1 to 9"),
+        ("limit=10", "limit must be a number from 1 to 9"),
+        (f"limit={'9' * 5000}", "limit must be a number from 1 to 9"),
+    ],
+)
+def test_all_else_is_refused(query: str, said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        found = asked(query)
+        found.flag("all")
+        found.one_of("status", ("a", "b"))
+        found.number("limit", 5, 1, 9)
+    assert (refused.value.status, str(refused.value)) == (400, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"a": "x", "bb": 1}, "no field in the body 'bb': did you mean 'b'?"),
+        ({"b": 1}, "the body needs 'a'"),
+        ({"a": True}, "the body needs 'a'"),
+        ({"a": "x", "b": True}, "'b' in the body is not what it must be"),
+        ({"a": "\ud800"}, "a in the body holds a character that is no Unicode (a lone surrogate)"),
+        ([], "the body must be a JSON object"),
+    ],
+)
+async def test_a_body_is_refused(body: Any, said: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        await body_of(posted(json.dumps(body).encode()), {"a": str}, {"b": int})
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b"\xff", b"3"])
+async def test_what_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(ApiError, match="the body must be a JSON object"):
+        await body_of(posted(data), {})
+
+
+async def test_a_body_is_taken() -> None:
+    data = b'{"a": "x", "b": null}'
+    assert await body_of(posted(data), {"a": str}, {"b": int}) == {"a": "x", "b": None}
+    assert await body_of(posted(b""), {}) == {}
