@@ -33,6 +33,8 @@ SLICE_S = 0.001
 """How long the loop works on one answer at a time."""
 
 PIECE_BYTES = 64 << 10
+READ_WITHIN_S = 60.0
+"""A client that takes no piece for so long is let go: the rest of its answer is in memory."""
 
 Found = TypeVar("Found")
 
@@ -99,7 +101,13 @@ class Aside:
         await response.prepare(request)
         if request.method != hdrs.METH_HEAD:
             for piece in pieces:
-                await response.write(piece)
+                try:
+                    async with asyncio.timeout(READ_WITHIN_S):
+                        await response.write(piece)
+                except TimeoutError:
+                    if request.transport is not None:
+                        request.transport.abort()
+                    raise ConnectionResetError("the client does not read its answer") from None
                 await asyncio.sleep(0)
         await response.write_eof()
         return response

@@ -328,6 +328,23 @@ async def test_a_client_that_leaves_ends_the_job(monkeypatch: pytest.MonkeyPatch
         assert await (await ask()).json() == [2]
 
 
+async def test_a_client_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each such client kept a whole list of tens of thousands in memory, for ever."""
+    monkeypatch.setattr(aside, "READ_WITHIN_S", 0.1)
+    large = ["x" * 1_000] * 20_000
+
+    async with asked(Aside(Store(KINDS.values(), Journal())), lambda pause: list(large)) as ask:
+        answer = await ask()
+        assert answer.status == 200
+        assert answer.connection is not None
+        assert answer.connection.transport is not None
+        answer.connection.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.sleep(0.5)
+        answer.connection.transport.resume_reading()  # type: ignore[attr-defined]
+        with pytest.raises(aiohttp.ClientError):
+            await answer.read()
+
+
 async def test_what_changes_meanwhile_does_not_tear_the_answer() -> None:
     journal = Journal()
     store = Store(KINDS.values(), journal)
