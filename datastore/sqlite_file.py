@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic_core
 
-_ROWS_AT_ONCE = (64, 8, 1)
+ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
 of many took as long as the event loop had work."""
 _FRAME_HEADER = 24
@@ -115,7 +115,7 @@ def clear_place(path: Path) -> None:
 def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows of one length into the table, in the place of those with the same key."""
     at = 0
-    for count in _ROWS_AT_ONCE:
+    for count in ROWS_AT_ONCE:
         while len(rows) - at >= count:
             one = f"({', '.join('?' * len(rows[at]))})"
             some = [value for row in rows[at : at + count] for value in row]

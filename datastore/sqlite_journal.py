@@ -24,6 +24,7 @@ from datastore.hand_over import HandOver
 from datastore.journal import Op, Put, Remove, Story
 from datastore.journal_measures import JournalMeasures, Transaction
 from datastore.sqlite_file import (
+    ROWS_AT_ONCE,
     checkpoint,
     clear_place,
     inode_of,
@@ -342,6 +343,10 @@ def _row_of(op: Op) -> tuple[str, str, bytes | None]:
 
 def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
     """Rows in one transaction: all of them on disk, or none."""
+    if len(rows) in ROWS_AT_ONCE:
+        # One statement is a transaction by itself.
+        put_rows(db, "rows", rows)
+        return
     db.execute("BEGIN IMMEDIATE")
     try:
         # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.

@@ -188,7 +188,6 @@ def run(
     body: dict[str, Any] = {"workflow": name, "inputs": read_inputs(input_ or [], input_file)}
     if priority is not None:
         body["priority"] = priority
-    body["initiatedBy"] = _who()
     lines = RunLines(verbose=console.verbose)
     client = console.server(server, needs_it=True)
     if client is None:
@@ -203,17 +202,6 @@ def run(
     for warning in started.get("warnings", ()):
         console.warn(warning)
     follow(console, Watch(client, started["id"], 0, on_interrupt, server), lines)
-
-
-def _who() -> str:
-    """Who starts the run, for those who look later."""
-    import getpass
-    import socket
-
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):
-        return socket.gethostname()
 
 
 def _checked(file: Looked, catalog: Catalog) -> dict[str, Any]:
