@@ -41,6 +41,16 @@ def checkpoint(path: Path) -> int:
     return int(frames) * (int(page_size) + _FRAME_HEADER)
 
 
+def is_full(folder: Path) -> bool:
+    """Whether this process could not write one block more to the disk of the folder.
+
+    Not told by every file system: a quota shows only when it is met.
+    """
+    found = os.statvfs(folder)
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return found.f_blocks > 0 and free == 0
+
+
 def make_room_in_wal(path: Path, size: int) -> None:
     """Have the WAL of the database at `path` be of that many bytes at least, all of them on disk.
 

@@ -8,6 +8,7 @@ index that follow from it are on disk too (`delete_through`), so after a clean s
 
 from __future__ import annotations
 
+import errno
 import logging
 import sqlite3
 import threading
@@ -29,6 +30,7 @@ from datastore.sqlite_file import (
     clear_place,
     inode_of,
     is_broken,
+    is_full,
     make_room_in_wal,
     put_rows,
     to_json,
@@ -48,6 +50,7 @@ HISTORY = "history"
 LINGER_S = 0.001
 """How long a commit may wait for others, while each pass of the loop brings some."""
 _DELETE_CHUNK = 500
+_LOOK_AT_DISK_S = 0.1
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
 _BUSY_TIMEOUT_S = 0.2
@@ -94,6 +97,7 @@ class SqliteJournal:
         self._trouble: str | None = None
         self._delete_through = 0
         self._wal_bytes = 0
+        self._look_at_disk_s = 0.0
         self._give_up_at: float | None = None
         self._given_up = False
         self._no_checkpoint = Trouble("the journal's checkpoint failed", log)
@@ -259,7 +263,17 @@ class SqliteJournal:
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
         if self.removed:
             self._move()
+        self._refuse_if_full()
         _insert(self._db, rows)
+
+    def _refuse_if_full(self) -> None:
+        """The room of the WAL is for speed. What is taken on has to get into its files as well."""
+        now_s = time.monotonic()
+        if self._trouble is None and now_s < self._look_at_disk_s:
+            return
+        self._look_at_disk_s = now_s + _LOOK_AT_DISK_S
+        if is_full(self._path.parent):
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     def _move(self) -> None:
         """Go on in a new file: this one was removed (`git clean -fdx`) and ends with the process.

@@ -65,7 +65,7 @@ def _warm(bench: Bench, site: fleet.Site, empty: fleet.Site, count: int) -> Star
     _start(site)
     warm, none, more, scans = Starts(), Starts(), [], []
     # Of few records, what differs from start to start is more than what they cost.
-    for _ in range(bench.rounds if count >= MANY else bench.size(15, 1)):
+    for _ in range(bench.rounds if count >= MANY else bench.size(41, 1)):
         scans.append(floors.timed(lambda: floors.scan_and_stat(tree)))
         none.add(_start(empty))
         warm.add(_start(site))

@@ -17,7 +17,8 @@ def measure(bench: Bench) -> None:
         site.workflow("one")
         site.worker(8)
         site.run("one", 8)
-        time.sleep(bench.size(15, 6))  # Files, index and checkpoint follow within seconds.
+        # Files and checkpoint follow within seconds, the index of definitions at the next rescan.
+        time.sleep(bench.size(35, 6))
         server = usage.family(site.server.process.pid)
         worker = usage.family(site.workers[0].process.pid)
         assert len(worker) == 2, "a worker and its guard"

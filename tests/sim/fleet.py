@@ -365,6 +365,7 @@ class _Failures(logging.Handler):
         self._fail = fail
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A probe may come to nothing: that is what people are warned of.
-        if record.name != "controllers.probes":
+        # A probe may come to nothing, and a step be given up: that is what people are warned of.
+        is_planned = "is given up: worker lost" in record.getMessage()
+        if record.name != "controllers.probes" and not is_planned:
             self._fail(record.getMessage())
