@@ -9,8 +9,8 @@ from itertools import islice
 TAIL_EVENTS = 2_000
 TAIL_BYTES = 1 << 20
 READ_EVENTS = 1_000
-READ_BYTES = 1 << 18
-"""Handed to a reader at once: who does not read on holds so much of the server's memory."""
+READ_BYTES = 1 << 16
+"""Handed to a reader at once: who does not read on holds that in memory, and others wait for it."""
 
 
 class Lot:
