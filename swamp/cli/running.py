@@ -55,13 +55,15 @@ def _have_standard_files() -> None:
 
 def _refuse_what_is_no_utf8(arguments: list[str]) -> None:
     """It could neither be sent to a server nor be written to a file; ValueError tells where."""
-    variables = {name: value for name, value in os.environ.items() if name.startswith("SWAMP_")}
-    named = [(f"argument {number}", text) for number, text in enumerate(arguments, 1)]
-    for what, text in (*named, *variables.items()):
+    named = [(name, value) for name, value in os.environ.items() if name.startswith("SWAMP_")]
+    for number, text in enumerate(arguments):
+        before = arguments[number - 1] if number else ""
+        is_option = before.startswith("--") and is_unicode(before)
+        named.append((f"the value of {before}" if is_option else f"argument {number + 1}", text))
+    for what, text in named:
+        # The text itself may be a secret.
         if not is_unicode(text):
-            shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-            secret = "" if "TOKEN" in what else f": {shown}"
-            raise ValueError(f"{what} is not UTF-8{secret}")
+            raise ValueError(f"{what} is not UTF-8")
 
 
 def _run(arguments: list[str], as_json: bool) -> int:

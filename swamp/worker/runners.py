@@ -76,13 +76,8 @@ class Runners:
         self._report("dispatch_started", **_names(frame))
         delivery = self.outbox.open(name)
         # At once: what asks to stop it may be the next frame of the same message.
-        try:
-            execution = self._executions[name] = self._execution(frame, delivery)
-        except CallError as error:
-            unfit = Outcome(ok=False, reason="start_failed", error=str(error))
-            tasks.create_task(self._carry_out(frame, delivery, _told(unfit)))
-        else:
-            tasks.create_task(self._carry_out(frame, delivery, execution.run()))
+        ending = self._begun(frame, delivery)
+        tasks.create_task(self._carry_out(frame, delivery, ending))
         return True
 
     def cancel(self, dispatch: str) -> None:
@@ -148,9 +143,7 @@ class Runners:
         try:
             outcome = await ending
         except Exception as error:
-            # The edge of a dispatch: a fault in one must not end the others, nor the connection.
-            fault = f"fault in the worker: {error!r}"
-            outcome = Outcome(ok=False, reason="start_failed", error=fault)
+            outcome = _fault(error)
         if self._host.traces is not None and not is_probe(name):
             self._host.traces.emit(_span(frame, start_ns, outcome))
         self._executions.pop(name, None)
@@ -158,6 +151,16 @@ class Runners:
         delivery.finish(outcome)
         self._report("dispatch_finished", **_names(frame), **_ending(outcome))
         self._changed()
+
+    def _begun(self, frame: Dispatch, delivery: Delivery) -> Coroutine[Any, Any, Outcome]:
+        """The execution from here on, there to be stopped; or the outcome of what is none."""
+        try:
+            execution = self._executions[frame.dispatch] = self._execution(frame, delivery)
+        except CallError as error:
+            return _told(Outcome(ok=False, reason="start_failed", error=str(error)))
+        except Exception as error:
+            return _told(_fault(error))
+        return execution.run()
 
     def _execution(self, frame: Dispatch, delivery: Delivery) -> Execution:
         """CallError for a call that makes no command."""
@@ -173,6 +176,11 @@ class Runners:
 
 async def _told(outcome: Outcome) -> Outcome:
     return outcome
+
+
+def _fault(error: Exception) -> Outcome:
+    """At the edge of a dispatch: a fault in one must not end the others, nor the connection."""
+    return Outcome(ok=False, reason="start_failed", error=f"fault in the worker: {error!r}")
 
 
 def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import threading
+from contextlib import nullcontext
+from typing import Any
 
 import fleet
 import stock
@@ -19,19 +21,25 @@ def measure(bench: Bench) -> None:
     title = "Enrollment of a burst of new workers"
     curve = bench.curve(Curve("enrollment", title, "stored records and definitions", "seconds"))
     taken: dict[tuple[int, int], list[float]] = {}
+    before: dict[tuple[int, int], list[float]] = {}
     for records in stored:
-        with fleet.site(serve=False) as site:
+        # A machine's speed drifts: each burst comes right after one where nothing is stored.
+        none = fleet.site() if records else nullcontext(None)
+        with none as empty, fleet.site(serve=False) as site:
             bench.say(f"W5 writing {records} records and definitions")
             # Half are workers that were there once, half are definitions.
             stock.workers(site.repo.path, records // 2)
             stock.definitions(site.repo.path, records - records // 2)
-            site.workflow("old", pool="old")
             started_s = site.serve()
             bench.add(Figure("W5", f"start with {records} stored", "s", [started_s]))
-            for number in range(3):
-                site.worker(1, name=f"old-{number}", pool="old")
+            for one in (site, empty):
+                if one is not None:
+                    one.workflow("old", pool="old")
+                    for number in range(3):
+                        one.worker(1, name=f"old-{number}", pool="old")
             for burst in bursts:
-                taken[burst, records] = _burst(bench, site, burst, records)
+                key = burst, records
+                taken[key], before[key] = _burst(bench, (site, empty), burst, records)
                 curve.add(f"{burst} workers", records, statistics.median(taken[burst, records]))
             w05_known.beside_bursts(bench, site, bursts, f"{records} stored")
             w05_known.real(bench, site, f"{records} stored")
@@ -39,25 +47,24 @@ def measure(bench: Bench) -> None:
         for records in stored[1:]:
             what = f"{burst} workers, {records} stored against none"
             goal = Goal(at_most=1.15)
-            now, before = taken[burst, records], taken[burst, 0]
-            bench.add(Figure("W5", what, "s", now, before, "none stored", goal))
+            now, floor = taken[burst, records], before[burst, records]
+            bench.add(Figure("W5", what, "s", now, floor, "none stored", goal))
 
 
-def _burst(bench: Bench, site: fleet.Site, burst: int, records: int) -> list[float]:
+def _burst(
+    bench: Bench, sites: tuple[fleet.Site, fleet.Site | None], burst: int, records: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each round: where so much is stored, and right before that where nothing is."""
     taken, failures, put_off, beside, slowest, most = [], [], [], [], [], []
+    before: list[float] = []
+    site, empty = sites
     for number in range(bench.rounds):
         bench.say(f"W5 {burst} new workers, {records} stored, round {number + 1}")
         name = f"crowd-{burst}-{number}"
-        token = site.repo.token(name, "--max-enrollments", "unlimited")
+        if empty is not None:
+            before.append(_crowd(empty, burst, name)[0]["tookS"])
         alone = [site.run("old").took_s * 1000 for _ in range(bench.size(30, 5))]
-        during: list[float] = []
-        over = threading.Event()
-        old = threading.Thread(target=_dispatches, args=(site, during, over))
-        with crowd(site, burst, 1, token) as new:
-            old.start()
-            told = new.answer("enrolled")
-            over.set()
-            old.join()
+        told, during = _crowd(site, burst, name)
         taken.append(told["tookS"])
         failures.append(told["failures"])
         put_off.append(told["putOff"])
@@ -78,7 +85,21 @@ def _burst(bench: Bench, site: fleet.Site, burst: int, records: int) -> list[flo
     what, goal = f"{where}: dispatch of an old worker, p95", Goal(at_most=1)
     bench.add(Figure("W5", what, "ms", beside, most, w05_known.ALLOWED, goal))
     bench.add(Figure("W5", f"{where}: the slowest of them", "ms", slowest))
-    return taken
+    return taken, before
+
+
+def _crowd(site: fleet.Site, burst: int, name: str) -> tuple[dict[str, Any], list[float]]:
+    """What came of a burst, and how long dispatches of an old worker took meanwhile, ms."""
+    token = site.repo.token(name, "--max-enrollments", "unlimited")
+    during: list[float] = []
+    over = threading.Event()
+    old = threading.Thread(target=_dispatches, args=(site, during, over))
+    with crowd(site, burst, 1, token) as new:
+        old.start()
+        told = new.answer("enrolled")
+        over.set()
+        old.join()
+    return told, during
 
 
 def _dispatches(site: fleet.Site, during: list[float], over: threading.Event) -> None:
