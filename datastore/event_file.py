@@ -105,6 +105,14 @@ def begins_at_1(path: Path) -> bool:
         return False
 
 
+def is_as_long(path: Path, size: int) -> bool:
+    """Whether the file is there and has so many bytes at least."""
+    try:
+        return path.stat().st_size >= size
+    except OSError:
+        return False
+
+
 def is_complete(path: Path) -> bool:
     """Whether the last line is the run's last event; looks at the end of the file only."""
     try:

@@ -1,9 +1,13 @@
-"""The last events of a run's log, kept in memory: a few, however large their output is."""
+"""The last events of a run's log, kept in memory: a few, however large their output is.
+
+And what a reader of the log is given at once, and where it stands.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 TAIL_EVENTS = 2_000
@@ -53,7 +57,20 @@ class Tail:
     def lot(self, start: int, end: int) -> list[bytes]:
         """Lines from that one of those that are here, and before that other one."""
         lot = Lot()
+        if start >= end:
+            return []
         for line in islice(self._lines, start, end):
             if not lot.takes(line):
                 break
         return lot.lines
+
+
+@dataclass
+class Place:
+    """How far a reader has come: its last event, and where in the file the next one begins.
+
+    An offset of 0 stands for: look for it.
+    """
+
+    seq: int
+    offset: int = 0

@@ -29,12 +29,13 @@ from datastore.event_file import (
     WholeLog,
     append_whole,
     begins_at_1,
+    is_as_long,
     is_complete,
     line_of,
     parse_line,
     read_lines,
 )
-from datastore.event_tail import Tail
+from datastore.event_tail import Place, Tail
 from datastore.hand_over import HandOver
 from datastore.trouble import Trouble
 
@@ -70,17 +71,6 @@ class _RunLog:
         """Wake who reads: there is more in the file."""
         news, self.news = self.news, asyncio.Event()
         news.set()
-
-
-@dataclass
-class _Place:
-    """How far a reader has come: its last event, and where in the file the next one begins.
-
-    An offset of 0 stands for: look for it.
-    """
-
-    seq: int
-    offset: int = 0
 
 
 class EventLog:
@@ -321,7 +311,7 @@ class EventLog:
             return
         log.readers += 1
         try:
-            place, until = _Place(after), log.seq
+            place, until = Place(after), log.seq
             while True:
                 news = log.news
                 lot = await self._lot(run, log, place)
@@ -344,22 +334,30 @@ class EventLog:
             log.readers -= 1
             self._forget_if_over(run, log)
 
-    async def _lot(self, run: str, log: _RunLog, place: _Place) -> list[bytes]:
+    async def _lot(self, run: str, log: _RunLog, place: Place) -> list[bytes]:
         first_in_memory = log.seq - len(log.tail)
         if place.seq >= first_in_memory:
             start = place.seq - first_in_memory
             # What is not in the file yet would be told again after a kill, in another order.
-            return log.tail.lot(start, log.on_disk - first_in_memory)
+            lines = log.tail.lot(start, log.on_disk - first_in_memory)
+            place.offset += sum(map(len, lines)) if place.offset else 0
+            return lines
         path, skip = self._path(run), 0 if place.offset else place.seq
         lot, offset = await self._loop.run_in_executor(
             self._pool, read_lines, path, place.offset, skip
         )
-        if place.offset and not (lot and lot[0].startswith(b'{"seq":%d,' % (place.seq + 1))):
-            # The file has been written anew, or the reader has read on in memory since.
+        if place.offset and not await self._is_next(path, place, lot):
+            # The file has been written anew since.
             place.offset = 0
             return await self._lot(run, log, place)
         place.offset = offset
         return lot
+
+    async def _is_next(self, path: Path, place: Place, lot: list[bytes]) -> bool:
+        """Whether what was read at the place's offset comes next, or nothing is there yet."""
+        if lot:
+            return lot[0].startswith(b'{"seq":%d,' % (place.seq + 1))
+        return await self._loop.run_in_executor(self._pool, is_as_long, path, place.offset)
 
     async def _read_file(self, run: str, after: int) -> AsyncGenerator[list[bytes], None]:
         path = self._path(run)

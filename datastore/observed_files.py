@@ -106,15 +106,20 @@ class ObservedFiles:
 def data_of(path: str | Path, document: Mapping[str, Any]) -> bytes:
     """What the record's file at `path` holds."""
     try:
-        text = emit(document)
-    except UnicodeEncodeError:
-        # The index has it as it is; the file is for people and their tools, which take UTF-8 alone.
-        text = emit(made_unicode(document))
+        text = _emitted(document)
     except (ValueError, TypeError) as error:
         # Such a record must not hold up the others for ever: it is in the index all the same.
         log.error("%s is no clean YAML: %s", path, error)
         text = json.dumps(document, indent=2) + "\n"
     return text.encode()
+
+
+def _emitted(document: Mapping[str, Any]) -> str:
+    try:
+        return emit(document)
+    except UnicodeEncodeError:
+        # The index has it as it is; the file is for people and their tools, which take UTF-8 alone.
+        return emit(made_unicode(document))
 
 
 def remove_temps(folder: Path, names: Iterable[str]) -> None:

@@ -38,7 +38,8 @@ def checkpoint(path: Path) -> int:
         (page_size,) = db.execute("PRAGMA page_size").fetchone()
     finally:
         db.close()
-    return int(frames) * (int(page_size) + _FRAME_HEADER)
+    # -1 where another checkpoint runs just now.
+    return max(0, int(frames)) * (int(page_size) + _FRAME_HEADER)
 
 
 def is_full(folder: Path) -> bool:

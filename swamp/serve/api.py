@@ -38,7 +38,7 @@ from swamp.serve.starting import refused_of, start_run
 from swamp.serve.workers_api import WorkersApi
 
 BODY_MAX_BYTES = 4 << 20
-RUNS_MOST = 1_000
+RUNS_MOST, EVENTS_MOST = 1_000, 1 << 53
 RUN_STATES: tuple[str, ...] = get_args(RunStatus.model_fields["state"].annotation)
 
 
@@ -155,8 +155,8 @@ class Api:
 
     async def start_run(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
-        # What these two must be is said where they are used.
-        optional = {"inputs": object, "priority": object}
+        # What these two must be is said where they are used. The third is what older clients send.
+        optional = {"inputs": object, "priority": object, "initiatedBy": str}
         body = await body_of(request, {"workflow": str}, optional)
         only = self._served.only_run
         if only is not None:
@@ -204,7 +204,7 @@ class Api:
     async def run_events(self, request: web.Request) -> web.StreamResponse:
         run = self._find_run(request)
         asked = Parameters(request, ("after", "follow"))
-        after, follow = asked.number("after", 0, 0), asked.flag("follow")
+        after, follow = asked.number("after", 0, 0, EVENTS_MOST), asked.flag("follow")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         # A client may leave at any time; it reads on from any number when it comes back.
@@ -226,6 +226,8 @@ class Api:
             raise ApiError(400, "bad_request", "keepRuns must be a number from 0")
         if not (for_s is None or (type(for_s) in (int, float) and for_s >= 0)):
             raise ApiError(400, "bad_request", "keepForS must be seconds")
+        if dry is None:
+            raise ApiError(400, "bad_request", "dryRun must be true or false")
         if runs is None and for_s is None:
             raise ApiError(400, "bad_request", "say keepRuns, keepForS or both")
         retention = self._served.manager.retention

@@ -72,7 +72,8 @@ async def body_of(
     """The request's JSON object: with all that is needed, of these types, and nothing unknown."""
     data = await request.read()
     try:
-        body = json.loads(data or b"{}")
+        # Bytes would be taken in more than one way, and some of what is no Unicode as it is.
+        body = json.loads(data.decode() or "{}")
     except (ValueError, RecursionError):
         raise bad_request("the body must be a JSON object") from None
     if not isinstance(body, dict):

@@ -168,6 +168,7 @@ class Link:
         self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
     ) -> None:
         frames = self._behind
+        self._doubt_if_stood_still(outbox, heartbeat_s)
         while True:
             for frame in frames:
                 if isinstance(frame, Ping):

@@ -3,8 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from datastore import events
 from datastore.clock import SystemClock
-from datastore.event_file import parse_line
+from datastore.event_file import parse_line, read_lines
 from datastore.event_tail import READ_BYTES, READ_EVENTS, TAIL_BYTES, TAIL_EVENTS
 from datastore.events import EventLog
 
@@ -123,6 +126,42 @@ async def test_large_output_is_read_in_small_lots_and_little_of_it_stays_in_memo
     assert READ_BYTES < kept <= TAIL_BYTES
 
 
+async def test_a_reader_that_falls_behind_reads_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each time, and while the writer was behind, it went through the whole file."""
+    offsets: list[int] = []
+
+    def reading(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
+        offsets.append(offset)
+        return read_lines(path, offset, skip)
+
+    monkeypatch.setattr(events, "read_lines", reading)
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+    number, seqs = 0, list[int]()
+    follower = log.read("r", 0, follow=True)
+
+    async def say(count: int) -> None:
+        nonlocal number
+        done = asyncio.Event()
+        for left in range(count, 0, -1):
+            number += 1
+            log.output("r", "d", number, {"text": "x" * 20_000}, done.set if left == 1 else str)
+        async with asyncio.timeout(20):
+            await done.wait()
+
+    try:
+        for count in (100, 3, 100, 3, 100):
+            await say(count)
+            while len(seqs) < number:
+                seqs += [(parse_line(line) or {})["seq"] for line in await anext(follower)]
+        await follower.aclose()
+    finally:
+        await asyncio.to_thread(log.close)
+    assert seqs == list(range(1, number + 1))
+    assert offsets.count(0) == 1
+
+
 async def test_a_line_that_is_larger_than_a_lot_is_read_all_the_same(tmp_path: Path) -> None:
     log = EventLog(tmp_path, SystemClock(), lambda action: action())
     done = asyncio.Event()
@@ -134,10 +173,12 @@ async def test_a_line_that_is_larger_than_a_lot_is_read_all_the_same(tmp_path: P
             await done.wait()
         lots = [len(lot) async for lot in log.read("r", 0, follow=False)]
         lots_again = [len(lot) async for lot in log.read("r", 3, follow=False)]
+        beyond = [lot async for lot in log.read("r", 1 << 50, follow=False)]
     finally:
         await asyncio.to_thread(log.close)
     assert lots == [1, 1, 1, 1, 1]
     assert lots_again == [1, 1]
+    assert beyond == []
 
 
 async def test_who_follows_a_run_that_is_over_gets_its_end_also_where_nobody_tells_it(

@@ -20,6 +20,7 @@ from datastore.journal import Put, Remove, Story
 from datastore.kinds import KINDS, LEASES, WORKERS
 from datastore.layout import Layout, create_folders
 from datastore.observed import ObservedWriter, RescanReport, Verdict
+from datastore.observed_files import data_of
 from datastore.yaml_loader import load
 
 
@@ -375,3 +376,8 @@ def test_a_file_that_was_only_copied_or_touched_is_as_it_was_written(observed: F
     (row,) = observed.index.rows("workers")
     assert row.stat == copied, "and known from now on"
     assert observed.writer.put_back("workers", "a") is Verdict.SAME
+
+
+def test_a_record_that_is_no_clean_yaml_in_two_ways_is_written_all_the_same() -> None:
+    for document in ({"a": "\ud800", "n": 2**70}, {"n": float("nan"), "a": "\ud800"}):
+        assert data_of("x.yaml", document).decode()

@@ -77,7 +77,17 @@ async def test_a_body_is_refused(body: Any, said: str) -> None:
     assert str(refused.value) == said
 
 
-@pytest.mark.parametrize("data", [b"{", b"[" * 100_000, b"\xff", b"3"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"[" * 100_000,
+        b"\xff",
+        b"3",
+        b'{"a": "\xed\xa0\x80"}',
+        '{"a": "\\ud800"}'.encode("utf-16"),
+    ],
+)
 async def test_what_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(ApiError, match="the body must be a JSON object"):
         await body_of(posted(data), {})

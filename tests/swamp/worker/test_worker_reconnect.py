@@ -319,6 +319,20 @@ async def test_what_waited_in_the_socket_of_a_stopped_worker_is_not_run_on_a_dea
     assert worker.kinds().count("dispatch_started") == 1
 
 
+async def test_what_came_with_the_answer_to_the_enrollment_is_held_as_well(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start()
+    socket = await orchestrator.dialled()
+    before = link._now_s
+    monkeypatch.setattr(link, "_now_s", lambda: before() + 3600)
+    await socket.send_together(orchestrator.welcome(), shell("d1", "true"))
+    asked = await socket.expect(Ping)
+    assert "dispatch_started" not in worker.kinds()
+    await socket.send(Pong(n=asked.n))
+    assert (await socket.expect(Accepted)).dispatch == "d1"
+
+
 async def test_what_waited_is_run_in_order_once_the_socket_has_proved_good(
     orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
