@@ -131,7 +131,12 @@ def watch(
     from swamp.cli.run_lines import RunLines
 
     _path(run)
-    client = console.needed_server(server)
+    client = console.server(server)
+    # How one that is over has ended is told without a server as well.
+    if client is None and (story := find_story(console.layout(), run)) is not None:
+        watch_story(console, story)
+        return
+    client = client or console.needed_server(server)
     view = _told_run(console, client, run)
     if isinstance(view, RunStory):
         watch_story(console, view)

@@ -327,6 +327,14 @@ def test_a_run_that_was_pruned_is_watched_to_its_end(
     assert swamp("run", "watch", "old", "--json").json["state"] == "failed"
 
 
+def test_a_run_that_is_over_is_watched_to_its_end_without_a_server(
+    repo: Layout, swamp: Any
+) -> None:
+    end = pruned(repo, "succeeded")
+    watched = swamp("run", "watch", "old")
+    assert (watched.code, watched.out) == (0, f"Run old (w) has ended: {end}\n")
+
+
 @pytest.mark.parametrize("served", [True, False])
 def test_a_run_that_was_pruned_needs_no_cancelling(
     request: pytest.FixtureRequest, repo: Layout, swamp: Any, served: bool
