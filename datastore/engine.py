@@ -72,9 +72,9 @@ class LoadReport:
 class OpenedEngine:
     """An open repository. `start` it once records are loaded, `close` it at the end."""
 
-    def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]]) -> None:
+    def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]], for_long: bool) -> None:
         create_folders(layout)
-        self.journal = SqliteJournal(layout.journal)
+        self.journal = SqliteJournal(layout.journal, with_room=for_long)
         self._index = _open_index(layout, kinds)
         self.observed = ObservedWriter(layout, kinds, self._index, self.journal.last_seq)
         self.definitions = DefinitionIndex(self._index, self.observed.files_lock)
@@ -156,26 +156,28 @@ class OpenedEngine:
         self._checkpointer.note(first_seq + len(ops) - 1)
 
 
-def open_engine(layout: Layout, kinds: Iterable[Kind[Any, Any]]) -> OpenedEngine:
-    """Open a repository whose lock is held. Blocks: run it in a thread.
+def open_engine(
+    layout: Layout, kinds: Iterable[Kind[Any, Any]], *, for_long: bool = True
+) -> OpenedEngine:
+    """Open a repository whose lock is held, `for_long` or for one run. Blocks: run it in a thread.
 
     DatastoreError when the journal cannot be read, or the disk takes neither journal nor index.
     """
     kinds = tuple(kinds)
-    engine = OpenedEngine(layout, kinds)
+    engine = OpenedEngine(layout, kinds, for_long)
     _Opening(layout, kinds, engine).run()
     return engine
 
 
-def open_store(layout: Layout) -> tuple[Store, OpenedEngine, LoadReport]:
-    """A store of every record of a repository whose lock is held. Blocks: run it in a thread.
+def open_store(layout: Layout, *, for_long: bool = True) -> tuple[Store, OpenedEngine, LoadReport]:
+    """A store of every record of a repository whose lock is held, as `open_engine`. Blocks.
 
     Commits become durable only once the engine is started.
     """
     # Nothing that is made here is garbage, and all of it is kept.
     gc.disable()
     try:
-        engine = open_engine(layout, KINDS.values())
+        engine = open_engine(layout, KINDS.values(), for_long=for_long)
         store = Store(KINDS.values(), engine.journal)
         for record, _ in engine.records:
             store.load(record)

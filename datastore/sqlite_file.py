@@ -65,8 +65,10 @@ def make_room_in_wal(path: Path, size: int) -> None:
     handle = os.open(wal_path(path), os.O_WRONLY)
     try:
         before = os.fstat(handle).st_size
+        if before >= size:
+            return
         try:
-            rest, at = memoryview(bytes(max(0, size - before))), before
+            rest, at = memoryview(bytes(size - before)), before
             while rest:
                 # Short where the disk ends; what is asked for beyond that is an error.
                 written = os.pwrite(handle, rest, at)

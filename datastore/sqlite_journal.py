@@ -86,9 +86,12 @@ class _Commit:
 class SqliteJournal:
     """See `datastore.journal.Journal`. `append` may be called before `start`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create the journal at `path`; DatastoreError when it cannot be read."""
-        self._path = path
+    def __init__(self, path: Path, *, with_room: bool = True) -> None:
+        """Open or create the journal; DatastoreError when it cannot be read.
+
+        `with_room`: its WAL gets all its room at once, for who writes for long.
+        """
+        self._path, self._with_room = path, with_room
         self.measures = JournalMeasures()
         self._handed: HandOver[_Commit] = HandOver(LINGER_S)
         self._taken: deque[_Commit] = deque()
@@ -104,7 +107,7 @@ class SqliteJournal:
         self._no_deletion = Trouble("rows of the journal stay for now", log)
         self._no_move = Trouble("the journal cannot be written anew", log)
         try:
-            self._db = _connect(path)
+            self._db = _connect(path, with_room)
             last = self._db.execute("SELECT min(seq), max(seq), max(commit_no) FROM rows")
             first_seq, last_seq, last_commit_no = last.fetchone()
         except sqlite3.Error as error:
@@ -282,7 +285,7 @@ class SqliteJournal:
         """
         log.warning("the journal %s was removed while in use; it is written anew", self._path)
         clear_place(self._path)
-        db = _connect(self._path)
+        db = _connect(self._path, self._with_room)
         try:
             _insert(db, self._db.execute("SELECT * FROM rows").fetchall())
         except BaseException:
@@ -372,7 +375,7 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
         raise
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, with_room: bool) -> sqlite3.Connection:
     db = sqlite3.connect(
         path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -383,7 +386,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db.execute(f"PRAGMA journal_size_limit={_WAL_ROOM_BYTES}")
     db.execute(_SCHEMA)
     with suppress(OSError):
-        make_room_in_wal(path, _WAL_ROOM_BYTES)
+        make_room_in_wal(path, _WAL_ROOM_BYTES if with_room else 0)
     return db
 
 

@@ -138,7 +138,9 @@ class Orchestrator:
         """From opening the repository to its clean close."""
         self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
         sys.setswitchinterval(SWITCH_S)
-        store, engine, found = await asyncio.to_thread(open_store, self._layout)
+        for_long = self._options.only_run is None
+        opening = asyncio.to_thread(open_store, self._layout, for_long=for_long)
+        store, engine, found = await opening
         engine.start(asyncio.get_running_loop())
         try:
             await self._serve(store, engine, found)

@@ -301,6 +301,12 @@ asyncio.run(main(Path(sys.argv[1])))
     journal.close()
 
 
+def test_who_writes_but_shortly_makes_no_room(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db", with_room=False)
+    assert (tmp_path / "journal.db-wal").stat().st_size < 100_000
+    journal.close()
+
+
 NO_ROOM = """
 import asyncio, resource, sys
 from pathlib import Path
