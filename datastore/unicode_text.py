@@ -7,7 +7,9 @@ worker nor written as YAML.
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from typing import Any
 
 _LONE = re.compile("[\ud800-\udfff]")
@@ -20,12 +22,15 @@ def is_unicode(text: str) -> bool:
     return text.isascii() or _LONE.search(text) is None
 
 
-def lone_surrogate(value: Any, where: str = "") -> str | None:
-    """Where in plain JSON values the first text is that no UTF-8 can hold; None without one.
+def lone_surrogate(value: Any) -> str | None:
+    """Where in plain JSON values the first text is that no UTF-8 can hold, as `a.b[0]`; or None.
 
-    `where` is how the value itself is called; `a.b[0]` is found in it.
+    Of what is good only the writing of it as JSON is waited for.
     """
-    rest = [(where, value)]
+    with suppress(UnicodeEncodeError, RecursionError):
+        json.dumps(value, ensure_ascii=False).encode()
+        return None
+    rest = [("", value)]
     while rest:
         at, one = rest.pop()
         if isinstance(one, str) and not is_unicode(one):
