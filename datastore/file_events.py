@@ -8,9 +8,8 @@ asks, and what was named waits here, each path once.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -58,35 +57,20 @@ class FileEvents:
         OSError, RuntimeError or ValueError when there can be none: no more watches are to be had,
         or a name is no text.
         """
-        loop = asyncio.get_running_loop()
-        over, done = _Over(stop), loop.create_future()
-
-        def told(call: Callable[[], object]) -> None:
-            # The loop is closed when nobody is left who could be told.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(call)
-
-        def run() -> None:
-            error: Exception | None = None
-            try:
-                self._watch(over, told, begun)
-            except (OSError, RuntimeError, ValueError) as found:
-                error = found
-            finally:
-                told(lambda: _end(done, error))
-
-        thread = threading.Thread(target=run, name="file-events", daemon=True)
-        thread.start()
+        loop, over = asyncio.get_running_loop(), _Over(stop)
+        # A thread of its own, as it is kept for good.
+        pool = ThreadPoolExecutor(1, thread_name_prefix="file-events")
         try:
-            await done
+            await loop.run_in_executor(pool, self._watch, over, loop.call_soon_threadsafe, begun)
         finally:
             over.now = True
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(pool.shutdown)
 
-    def _watch(
-        self, over: _Over, told: Callable[[Callable[[], object]], None], begun: Begun
-    ) -> None:
-        """In a thread: what an event is made of costs the loop a microsecond otherwise."""
+    def _watch(self, over: _Over, told: Callable[[Begun], object], begun: Begun) -> None:
+        """In a thread: to make an event of each path takes a microsecond, and there are thousands.
+
+        `told` has something done on the loop.
+        """
         has_begun = False
         for batch in watch(
             *self._folders,
@@ -125,12 +109,3 @@ class FileEvents:
         if not self._named:
             self._some.clear()
         return taken
-
-
-def _end(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
