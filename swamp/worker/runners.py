@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,7 @@ class Runners:
         self._report("dispatch_started", **_names(frame))
         delivery = self.outbox.open(name)
         # At once: what asks to stop it may be the next frame of the same message.
-        ending = self._begun(frame, delivery)
-        tasks.create_task(self._carry_out(frame, delivery, ending))
+        tasks.create_task(self._carry_out(frame, delivery, self._begun(frame, delivery)))
         return True
 
     def cancel(self, dispatch: str) -> None:
@@ -136,12 +135,12 @@ class Runners:
             self._report("warning", message=f"{message}: its lease had ended", dispatchId=dispatch)
 
     async def _carry_out(
-        self, frame: Dispatch, delivery: Delivery, ending: Coroutine[Any, Any, Outcome]
+        self, frame: Dispatch, delivery: Delivery, begun: Execution | Outcome
     ) -> None:
         name = frame.dispatch
         start_ns = time.time_ns()
         try:
-            outcome = await ending
+            outcome = begun if isinstance(begun, Outcome) else await begun.run()
         except Exception as error:
             outcome = _fault(error)
         if self._host.traces is not None and not is_probe(name):
@@ -152,15 +151,15 @@ class Runners:
         self._report("dispatch_finished", **_names(frame), **_ending(outcome))
         self._changed()
 
-    def _begun(self, frame: Dispatch, delivery: Delivery) -> Coroutine[Any, Any, Outcome]:
+    def _begun(self, frame: Dispatch, delivery: Delivery) -> Execution | Outcome:
         """The execution from here on, there to be stopped; or the outcome of what is none."""
         try:
             execution = self._executions[frame.dispatch] = self._execution(frame, delivery)
         except CallError as error:
-            return _told(Outcome(ok=False, reason="start_failed", error=str(error)))
+            return Outcome(ok=False, reason="start_failed", error=str(error))
         except Exception as error:
-            return _told(_fault(error))
-        return execution.run()
+            return _fault(error)
+        return execution
 
     def _execution(self, frame: Dispatch, delivery: Delivery) -> Execution:
         """CallError for a call that makes no command."""
@@ -172,10 +171,6 @@ class Runners:
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)
         return Execution(order, delivery.put, self._host)
-
-
-async def _told(outcome: Outcome) -> Outcome:
-    return outcome
 
 
 def _fault(error: Exception) -> Outcome:
