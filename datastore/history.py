@@ -12,8 +12,7 @@ from typing import Any
 from datastore.clock import parse_stamp
 from datastore.kinds import Lease, Outcome, Pending, Run, Step
 from datastore.record import API_VERSION
-from datastore.unicode_text import made_unicode
-from datastore.yaml_emitter import emit
+from datastore.yaml_emitter import emit_readable
 
 TAIL_LINES = 20
 TAIL_BYTES = 2048
@@ -31,12 +30,8 @@ def build_story(
     for step in sorted(steps, key=_order):
         episodes = waits.get((step.spec.job, step.spec.step), [])
         jobs.setdefault(step.spec.job, []).append(_step(step, episodes, placed))
-    story = {**_head(run), "jobs": _jobs(run, jobs)}
-    try:
-        return emit(story)
-    except UnicodeEncodeError:
-        # A run must come to its end whatever its records hold.
-        return emit(made_unicode(story))
+    # A run must come to its end whatever its records hold.
+    return emit_readable({**_head(run), "jobs": _jobs(run, jobs)})
 
 
 def _head(run: Run) -> dict[str, Any]:

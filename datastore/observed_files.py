@@ -18,8 +18,7 @@ from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout
 from datastore.record import Kind
 from datastore.sqlite_file import to_json
-from datastore.unicode_text import made_unicode
-from datastore.yaml_emitter import emit
+from datastore.yaml_emitter import emit_readable
 
 log = logging.getLogger(__name__)
 
@@ -106,20 +105,13 @@ class ObservedFiles:
 def data_of(path: str | Path, document: Mapping[str, Any]) -> bytes:
     """What the record's file at `path` holds."""
     try:
-        text = _emitted(document)
+        # The index has it as it is; the file is for people and their tools, which take UTF-8 alone.
+        text = emit_readable(document)
     except (ValueError, TypeError) as error:
         # Such a record must not hold up the others for ever: it is in the index all the same.
         log.error("%s is no clean YAML: %s", path, error)
         text = json.dumps(document, indent=2) + "\n"
     return text.encode()
-
-
-def _emitted(document: Mapping[str, Any]) -> str:
-    try:
-        return emit(document)
-    except UnicodeEncodeError:
-        # The index has it as it is; the file is for people and their tools, which take UTF-8 alone.
-        return emit(made_unicode(document))
 
 
 def remove_temps(folder: Path, names: Iterable[str]) -> None:

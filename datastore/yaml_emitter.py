@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from datastore.unicode_text import made_unicode
 from datastore.yaml_loader import INT_MAX, INT_MIN
 
 _PLAIN = re.compile(r"[A-Za-z/](?:[A-Za-z0-9 _./-]*[A-Za-z0-9_./-])?\Z")
@@ -45,6 +46,14 @@ def emit(document: Mapping[str, Any]) -> str:
     out: list[str] = []
     _emit_mapping(document, "", out)
     return "".join(out)
+
+
+def emit_readable(document: Mapping[str, Any]) -> str:
+    """As `emit`, with lone surrogates replaced: for what is to be written whatever it holds."""
+    try:
+        return emit(document)
+    except UnicodeEncodeError:
+        return emit(made_unicode(document))
 
 
 def emit_scalar(value: str | int | float | bool | None) -> str:
