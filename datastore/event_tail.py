@@ -56,9 +56,9 @@ class Tail:
 
     def lot(self, start: int, end: int) -> list[bytes]:
         """Lines from that one of those that are here, and before that other one."""
-        lot = Lot()
         if start >= end:
             return []
+        lot = Lot()
         for line in islice(self._lines, start, end):
             if not lot.takes(line):
                 break

@@ -91,10 +91,11 @@ class Catalog:
     def problems(self) -> list[InvalidFile]:
         """Every file that is not in force as it stands, by path."""
         found = [problem for view in self._views.values() for problem in view.problems()]
-        found += [problem for some in self._folder_problems.values() for problem in some]
         # A folder that is called as a file should be is found both ways.
-        once = {(problem.path, str(problem)): problem for problem in found}
-        return [once[key] for key in sorted(once)]
+        told = {problem.path for problem in found}
+        in_folders = (problem for some in self._folder_problems.values() for problem in some)
+        found += [problem for problem in in_folders if problem.path not in told]
+        return sorted(found, key=lambda problem: problem.path)
 
     # -- disk ------------------------------------------------------------------------------------
 

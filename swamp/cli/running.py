@@ -53,24 +53,21 @@ def _have_standard_files() -> None:
             setattr(sys, name, open(number, "r" if number == 0 else "w"))  # noqa: SIM115
 
 
-def _refuse_what_is_no_utf8(arguments: list[str]) -> None:
-    """It could neither be sent to a server nor be written to a file; ValueError tells where."""
+def _no_utf8(arguments: list[str]) -> str | None:
+    """What of the command could neither be sent to a server nor be written to a file."""
     named = [(name, value) for name, value in os.environ.items() if name.startswith("SWAMP_")]
     for number, text in enumerate(arguments):
         before = arguments[number - 1] if number else ""
         is_option = before.startswith("--") and is_unicode(before)
         named.append((f"the value of {before}" if is_option else f"argument {number + 1}", text))
-    for what, text in named:
-        # The text itself may be a secret.
-        if not is_unicode(text):
-            raise ValueError(f"{what} is not UTF-8")
+    # The text itself may be a secret.
+    return next((what for what, text in named if not is_unicode(text)), None)
 
 
 def _run(arguments: list[str], as_json: bool) -> int:
-    try:
-        _refuse_what_is_no_utf8(arguments)
-    except ValueError as error:
-        return _fail(str(error), USAGE, "usage", as_json)
+    what = _no_utf8(arguments)
+    if what is not None:
+        return _fail(f"{what} is not UTF-8", USAGE, "usage", as_json)
     try:
         result = _call(arguments)
     except _ParserError as error:
