@@ -10,7 +10,6 @@ import asyncio
 import random
 import socket
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +33,7 @@ from swamp.protocol import (
     to_worker,
 )
 from swamp.tls import untrusted
+from swamp.worker import real_time
 from swamp.worker.outbox import Outbox
 
 DIAL_TIMEOUT_S = 15.0
@@ -45,6 +45,8 @@ SILENCE_HEARTBEATS = 2.5
 STOOD_STILL_HEARTBEATS = 2.0
 """Half a heartbeat later at the earliest, the orchestrator takes a worker that says nothing for
 lost. This process looks at the clock twice in a heartbeat."""
+WOKEN_HEARTBEATS = 1.0
+"""So long after it stood still, its socket has to show that it is good, or another one be had."""
 BACKLOG_MAX = 1000
 
 RETRY_FIRST_S = 1.0
@@ -104,16 +106,20 @@ class Backoff:
 
 
 class Link:
-    """An open socket. `heard` is when anything last came in, in the event loop's time."""
+    """An open socket."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse) -> None:
         self._ws = ws
         self._loop = asyncio.get_running_loop()
-        self.heard = self._loop.time()
+        self._heard_at = self._loop.time()
+        self._heartbeat_s = 0.0
         self._behind: list[ToWorker] = []
         """What came in one message with the answer to the enrollment."""
 
-        self._beat_at = _now_s()
+        self._beat_at = self._sure_at = real_time.now_s()
+        """When it last looked at the clock, and when the orchestrator last counted on this."""
+        self._woke_at: float | None = None
+        """Since when the socket is in doubt."""
         self._pings = 0
         self._asked: int | None = None
         """The ping whose answer shows that the orchestrator still counts on this socket."""
@@ -122,7 +128,7 @@ class Link:
     async def enroll(self, frame: Enroll) -> Enrolled:
         """Introduce the worker; EnrollmentRefused or SocketLost if that comes to nothing."""
         # From here on: it may be stopped between the answer and the first look at the clock.
-        self._beat_at = _now_s()
+        self._beat_at = real_time.now_s()
         await self._send(encode(frame))
         try:
             async with asyncio.timeout(ENROLL_TIMEOUT_S):
@@ -139,16 +145,31 @@ class Link:
         self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
     ) -> None:
         """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost."""
+        self._heartbeat_s = heartbeat_s
         lost: SocketLost | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(outbox, handle, heartbeat_s))
+                tasks.create_task(self._read(outbox, handle))
                 tasks.create_task(self._write(outbox))
-                tasks.create_task(self._beat(outbox, heartbeat_s))
+                tasks.create_task(self._beat(outbox))
         except* SocketLost as group:
             lost = next(error for error in group.exceptions if isinstance(error, SocketLost))
         if lost is not None:
             raise lost
+
+    def left_of_s(self, grace_s: float) -> float:
+        """What is left of a grace window since the orchestrator last counted on this socket.
+
+        Seconds. After a standstill it lasts long enough to dial once more, if it is over: the
+        orchestrator counts from later, and may have stood still or been restarted itself.
+        """
+        self._stood_still()
+        now_s = real_time.now_s()
+        left_s = self._sure_at + grace_s - now_s
+        if self._woke_at is None:
+            return left_s
+        patience_s = min(grace_s, WOKEN_HEARTBEATS * self._heartbeat_s)
+        return max(left_s, self._woke_at + patience_s - now_s)
 
     def cut(self) -> None:
         """Make the socket useless at once, whatever is still in its buffers."""
@@ -164,23 +185,22 @@ class Link:
                 await self._ws.close()
         self.cut()
 
-    async def _read(
-        self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
-    ) -> None:
+    async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
         frames = self._behind
-        self._doubt_if_stood_still(outbox, heartbeat_s)
         while True:
+            self._doubt_if_stood_still(outbox)
             for frame in frames:
                 if isinstance(frame, Ping):
                     outbox.say(Pong(n=frame.n))
                 elif not isinstance(frame, Pong):
                     self._held.append(frame)
                 elif frame.n == self._asked:
-                    self._asked = None
+                    self._asked = self._woke_at = None
                 while self._held and self._asked is None:
                     handle(self._held.popleft())
+            if self._asked is None:
+                self._sure_at = real_time.now_s()
             frames = await self._receive()
-            self._doubt_if_stood_still(outbox, heartbeat_s)
             if outbox.backlog > BACKLOG_MAX:
                 raise SocketLost("the orchestrator sends, but does not read")
 
@@ -193,32 +213,45 @@ class Link:
                 size += len(texts[-1])
             await self._send(message_of(texts))
 
-    async def _beat(self, outbox: Outbox, heartbeat_s: float) -> None:
+    async def _beat(self, outbox: Outbox) -> None:
         beats = 0
         while True:
-            await asyncio.sleep(heartbeat_s / 2)
-            if self._doubt_if_stood_still(outbox, heartbeat_s):
+            await asyncio.sleep(self._heartbeat_s / 2)
+            if self._doubt_if_stood_still(outbox):
                 # What came meanwhile is unread: no evidence of silence.
-                self.heard = self._loop.time()
-            self._beat_at = _now_s()
-            silent_s = self._loop.time() - self.heard
-            if silent_s > SILENCE_HEARTBEATS * heartbeat_s:
+                self._heard_at = self._loop.time()
+            self._beat_at = real_time.now_s()
+            silent_s = self._loop.time() - self._heard_at
+            if silent_s > SILENCE_HEARTBEATS * self._heartbeat_s:
                 raise SocketLost(f"nothing received for {silent_s:.1f} s")
+            if self._woke_at is not None:
+                woken_s = self._beat_at - self._woke_at
+                if woken_s >= WOKEN_HEARTBEATS * self._heartbeat_s:
+                    raise SocketLost(
+                        f"no answer for {woken_s:.1f} s since this machine stood still"
+                    )
             beats += 1
             if beats % 2 == 0:
                 self._ping(outbox)
 
-    def _doubt_if_stood_still(self, outbox: Outbox, heartbeat_s: float) -> bool:
+    def _doubt_if_stood_still(self, outbox: Outbox) -> bool:
         """Ask whether the socket is still good if this process was stopped, or its machine slept.
 
         What lies in the socket may have been given up, and run elsewhere, long ago. It is held
         until the orchestrator answers, which it does in order and on a socket that it counts on
         alone; if it does not, it goes with the socket.
         """
-        if _now_s() - self._beat_at <= STOOD_STILL_HEARTBEATS * heartbeat_s:
+        if not self._stood_still():
             return False
-        self._beat_at = _now_s()
         self._asked = self._ping(outbox)
+        return True
+
+    def _stood_still(self) -> bool:
+        """Whether this process did since it last looked at the clock."""
+        now_s = real_time.now_s()
+        if now_s - self._beat_at <= STOOD_STILL_HEARTBEATS * self._heartbeat_s:
+            return False
+        self._beat_at = self._woke_at = now_s
         return True
 
     def _ping(self, outbox: Outbox) -> int:
@@ -237,7 +270,7 @@ class Link:
 
     async def _receive(self) -> list[ToWorker]:
         message = await self._ws.receive()
-        self.heard = self._loop.time()
+        self._heard_at = self._loop.time()
         if message.type is aiohttp.WSMsgType.TEXT:
             try:
                 return [to_worker(text) for text in frames_in(message.data)]
@@ -250,11 +283,6 @@ class Link:
         if message.type is aiohttp.WSMsgType.BINARY:
             raise SocketLost("the orchestrator sent what is no text")
         raise SocketLost("closed by the orchestrator")
-
-
-def _now_s() -> float:
-    """Seconds that go on while the machine sleeps, where the system knows of these."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> Link:

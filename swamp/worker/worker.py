@@ -34,6 +34,7 @@ from swamp.protocol import (
     calling_card,
 )
 from swamp.tls import client_context
+from swamp.worker import real_time
 from swamp.worker.link import (
     RETRIES_PER_GRACE,
     RETRY_MAX_S,
@@ -57,6 +58,8 @@ FORCED_TERM_S = 2.0
 """What runners get between TERM and KILL once the worker may not wait any longer, seconds."""
 FORCED_FLUSH_S = 2.0
 """How long the worker then waits for its last results to be acknowledged, seconds."""
+LOOK_AT_CLOCK_S = 1.0
+"""How late the end of the grace window is noticed at most, once a machine has slept, seconds."""
 
 Event = dict[str, Any]
 
@@ -120,7 +123,11 @@ class Worker:
             trust = await self._trust()
             async with self._tasks:
                 connection = self._tasks.create_task(self._stay_connected(trust))
-                await self._over.wait()
+                try:
+                    await self._over.wait()
+                finally:
+                    # Also when this is cancelled itself.
+                    self._over.set()
                 connection.cancel()
         finally:
             for timer in (self._grace, self._idle, *self._deadlines):
@@ -297,7 +304,17 @@ class Worker:
     def _start_grace(self, link: Link) -> None:
         if self._enrolled is not None:
             # From when it was last heard: the orchestrator may have counted from there.
-            self._grace = self._loop.call_at(link.heard + self._enrolled.grace_s, self._grace_over)
+            left_s = link.left_of_s(self._enrolled.grace_s)
+            self._wait_for_grace(real_time.now_s() + left_s)
+
+    def _wait_for_grace(self, ends_s: float) -> None:
+        """Notice its end by a clock that goes on while the machine sleeps: no timer does."""
+        left_s = ends_s - real_time.now_s()
+        if left_s <= 0:
+            self._grace_over()
+        else:
+            look_s = min(left_s, LOOK_AT_CLOCK_S)
+            self._grace = self._loop.call_later(look_s, self._wait_for_grace, ends_s)
 
     def _grace_over(self) -> None:
         # The orchestrator has given these leases up and may run the steps elsewhere by now.

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 
 from controllers.controller import RESYNC_S
@@ -19,7 +20,7 @@ from datastore.kinds import LEASES, PAUSES, PENDING, RUNS, WORKERS, RunSpec
 from datastore.record import Kind
 from sim.faults import Rates
 from sim.invariants import Watchman
-from sim.loop import Deadlock, run
+from sim.loop import Deadlock, run, stands_with
 from sim.server import SimServer, Unreachable
 from sim.worker import Machine, SimProcess, simulated_network, worker_name_of
 from sim.workload import draw_machines, draw_workflow, is_placed
@@ -127,6 +128,8 @@ class SimFleet:
         world.rates = Rates()
         world.say("calm")
         world.away_until.clear()
+        for process in self._processes.values():
+            process.wake_up()
         self._server.journal.before_write = self._server.journal.after_write = lambda: None
         self._up.clear()
         if not self._server.listening:
@@ -214,14 +217,16 @@ class SimFleet:
             process = SimProcess(machine, world, lambda: self._server)
             self._processes[machine.name] = process
             death = self._deaths[machine.name] = asyncio.Event()
-            work = world.loop.create_task(process.live())
+            context = copy_context()
+            context.run(stands_with.set, process.standstill)
+            work = world.loop.create_task(process.live(), context=context)
             waiting = world.loop.create_task(death.wait())
             await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             if not work.done():
-                process.die()
-                work.cancel()
-                await asyncio.wait({work})
+                if process.die():
+                    work.cancel()
+                    await asyncio.wait({work})
             elif work.exception() is not None:
                 world.fail(f"{machine.name} failed: {work.exception()!r}")
             await asyncio.sleep(world.rng.uniform(0.1, 15.0))
@@ -243,6 +248,9 @@ class SimFleet:
         for action in (self._pause, self._prioritize, self._prioritize):
             if edits.random() < 0.5:
                 self.world.loop.call_later(edits.uniform(0.0, self._chaos_s), action)
+        sleeps = self.world.sleep_rng
+        for _ in range(sleeps.randint(1, 3) if sleeps.random() < 0.5 else 0):
+            self.world.loop.call_later(sleeps.uniform(0.0, self._chaos_s), self._sleep)
         cancels = self.world.cancel_rng
         for kind in (RUNS, PENDING, PENDING, LEASES, LEASES):
             if cancels.random() < 0.3:
@@ -304,6 +312,24 @@ class SimFleet:
             self.world.say(f"{machine.name} is away for {away_s:.0f}s")
             self.world.away_until[machine.name] = self.world.loop.now + away_s
             process.wire.cut()
+
+    def _sleep(self) -> None:
+        """A machine that has work stands still, often for longer than the grace window."""
+        rng, loop = self.world.sleep_rng, self.world.loop
+        busy = [one for one in self._processes.values() if one.executions]
+        awake = [one for one in busy if not one.standstill.is_on]
+        if not awake:
+            if loop.now < self._chaos_s:
+                loop.call_later(1.0, self._sleep)
+            return
+        process = rng.choice(awake)
+        asleep_s = rng.uniform(3.0, 130.0)
+        self.world.say(f"{process.machine.name} stands still for {asleep_s:.0f}s")
+        process.fall_asleep()
+        if process.wire is not None and rng.random() < 0.5:
+            # The network forgets who says nothing, and tells nobody.
+            process.wire.silent = True
+        loop.call_later(asleep_s, process.wake_up)
 
     def _death(self) -> None:
         machine = self._one()

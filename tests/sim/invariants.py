@@ -251,11 +251,12 @@ class Watchman:
 
     def unsettled(self, store: Store) -> list[str]:
         """What is still on its way."""
+        truth = self._world.truth
         return [
             f"{kind.title} {record.name} {record.state}"
             for kind in (RUNS, STEPS, PENDING, LEASES)
             for record in store.live(kind)
-        ] + [f"runner {dispatch}" for dispatch in sorted(self._world.truth.running)]
+        ] + [f"runner {name}" for name in sorted(truth.running | truth.asleep)]
 
     def settled(self, store: Store) -> None:
         """Everything has ended: the records agree with each other and with the events."""

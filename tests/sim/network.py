@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import WSMessage, WSMsgType
 
+from sim.loop import NOBODY
 from sim.world import World
 
 APART_S = 1e-6
@@ -38,14 +39,14 @@ class Wire:
         if not self.silent:
             loop = self.world.loop
             self._up_at = max(self._up_at + APART_S, loop.now + self.world.latency_s())
-            loop.call_at(self._up_at, self._arrive_up, text)
+            loop.call_at(self._up_at, self._arrive_up, text, context=NOBODY)
 
     def down(self, text: str) -> None:
         """A frame from the server sets out."""
         if not self.silent and self._server_open:
             loop = self.world.loop
             self._down_at = max(self._down_at + APART_S, loop.now + self.world.latency_s())
-            loop.call_at(self._down_at, self._arrive_down, text)
+            loop.call_at(self._down_at, self._arrive_down, text, context=NOBODY)
 
     def _arrive_up(self, text: str) -> None:
         if self._server_open and not self.silent:
@@ -71,7 +72,8 @@ class Wire:
 
     def close_client(self) -> None:
         """The worker's end learns it, a little later."""
-        self.world.loop.call_later(self.world.rng.uniform(0.0, 0.01), self.client.gone)
+        delay_s = self.world.rng.uniform(0.0, 0.01)
+        self.world.loop.call_later(delay_s, self.client.gone, context=NOBODY)
 
     def left_by_client(self) -> None:
         """The worker's process closed its end or died."""
@@ -81,7 +83,7 @@ class Wire:
                 self.silent = True
             else:
                 delay_s = self.world.rng.uniform(0.0, 0.01)
-                self.world.loop.call_later(delay_s, self.close_server)
+                self.world.loop.call_later(delay_s, self.close_server, context=NOBODY)
 
 
 class ClientEnd:

@@ -25,6 +25,7 @@ from sim.events import SimEvents
 from sim.invariants import Watchman
 from sim.journal import SimJournal, load
 from sim.local import SimLocalExecutor
+from sim.loop import NOBODY
 from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
@@ -117,7 +118,8 @@ class SimServer:
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """A task of this process: it dies with it."""
-        task = self.world.loop.create_task(work)
+        # Of its own, whoever dialed or asked.
+        task = self.world.loop.create_task(work, context=NOBODY.copy())
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task

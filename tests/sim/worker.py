@@ -21,11 +21,13 @@ from unittest.mock import patch
 import swamp.worker.worker
 from datastore.kinds import Outcome
 from datastore.kinds.probe import MARKER, PROBE_TYPE
+from sim.loop import Standstill
 from sim.network import Wire
 from sim.server import SECRET, TOKEN, SimServer, Unreachable
 from sim.world import World
 from swamp.execute.execution import Execution, Host
 from swamp.protocol import Dispatch, Refused
+from swamp.worker import real_time
 from swamp.worker.link import Link, SocketLost
 from swamp.worker.options import WorkerOptions
 from swamp.worker.outbox import Delivery
@@ -33,6 +35,9 @@ from swamp.worker.runners import Runners
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
 STORE_ATTEMPTS = 20
+
+WOKEN_S = 15.0
+"""How long a machine that woke up may go on with what was given up while it stood still."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,9 @@ class SimProcess(Worker):
         self.world = world
         self.server = server
         self.executions: dict[str, SimExecution] = {}
+        self.standstill = Standstill(world.loop)
+        self._dead = False
+        self._slept_s = self._asleep_since_s = 0.0
         self._wire: Wire | None = None
         _process.set(self)
         host = Host(scratch=Path("never-used"))
@@ -95,11 +103,53 @@ class SimProcess(Worker):
         self._wire = server.connect(self.machine.name)
         return Link(self._wire.client)  # type: ignore[arg-type]
 
-    def die(self) -> None:
-        """The process is killed: its runners die with it (the guard sees to that)."""
+    def die(self) -> bool:
+        """The process is killed: its runners die with it (the guard sees to that).
+
+        False where it does not even notice, as it stands still, and now for ever.
+        """
+        self._dead = True
         for dispatch in sorted(self.executions):
-            self.world.truth.running.pop(dispatch, None)
+            self.world.truth.over(dispatch)
         self.executions.clear()
+        if self.standstill.is_on and self._wire is not None:
+            self._wire.left_by_client()
+        return not self.standstill.is_on
+
+    @property
+    def lived_s(self) -> float:
+        """How long it has not stood still."""
+        return self.world.loop.now - self._slept_s
+
+    def fall_asleep(self) -> None:
+        """The machine stands still: neither the process nor its runners do anything from now on."""
+        self.standstill.begin()
+        self._asleep_since_s = self.world.loop.now
+        truth = self.world.truth
+        for dispatch in sorted(self.executions):
+            if truth.running.pop(dispatch, None) is not None:
+                truth.asleep[dispatch] = self.machine.name
+
+    def wake_up(self) -> None:
+        """It goes on, as if no time had gone by."""
+        if not self.standstill.is_on or self._dead:
+            return
+        self.world.say(f"{self.machine.name} wakes up")
+        self._slept_s += self.world.loop.now - self._asleep_since_s
+        self.standstill.end(timers_last=self.world.sleep_rng.random() < 0.5)
+        self.world.loop.call_later(WOKEN_S, self._is_awake)
+
+    def _is_awake(self) -> None:
+        """By now it must have given up what was given up, and may be run elsewhere, meanwhile."""
+        truth = self.world.truth
+        if self.standstill.is_on:
+            return
+        for dispatch in sorted(self.executions.keys() & truth.asleep):
+            step = dispatch.rpartition(".")[0]
+            truth.running[dispatch] = truth.asleep.pop(dispatch)
+            if ("steps", step) in truth.told_ends:
+                self.world.fail(f"{dispatch} still runs {WOKEN_S:g}s after its machine woke up")
+        self.world.changed = True
 
     def _tell(self, event: dict[str, Any]) -> None:
         what = event.get("dispatchId") or event.get("reason") or ""
@@ -131,7 +181,10 @@ def simulated_network() -> Iterator[None]:
     """Inside, workers dial simulated servers."""
     module = swamp.worker.worker
     http = SimpleNamespace(ClientSession=_NoHttp, TCPConnector=lambda **given: None)
-    with patch.multiple(module, dial=_dial, aiohttp=http, Runners=SimRunners):
+    with (
+        patch.multiple(module, dial=_dial, aiohttp=http, Runners=SimRunners),
+        patch.object(real_time, "now_s", lambda: _process.get().world.loop.now),
+    ):
         yield
 
 
@@ -173,7 +226,7 @@ class SimExecution:
 
     def kill(self, reason: str) -> None:
         """KILL: it does not run from now on."""
-        self._world.truth.running.pop(self._frame.dispatch, None)
+        self._world.truth.over(self._frame.dispatch)
         self.stop(reason)
 
     async def run(self) -> Outcome:
@@ -196,7 +249,7 @@ class SimExecution:
             plan.cancel()
             if not self._process_died:
                 world.truth.pieces[frame.dispatch] = self._pieces
-                world.truth.running.pop(frame.dispatch, None)
+                world.truth.over(frame.dispatch)
                 world.changed = True
 
     @property
@@ -209,6 +262,8 @@ class SimExecution:
         for earlier in truth.started.get(step, []):
             if earlier in truth.running:
                 self._world.fail(f"promise 5: {name} starts while {earlier} runs")
+            if int(earlier.rpartition(".")[2]) > int(name.rpartition(".")[2]):
+                self._world.fail(f"promise 5: {name} starts after {earlier} did")
             if earlier in truth.stored:
                 self._world.fail(f"{name} starts although {earlier} stored an output")
         if ("steps", step) in truth.told_ends:
@@ -228,16 +283,25 @@ class SimExecution:
         if rng.random() < 0.3:
             acts += [self._store] * rng.randint(1, 3)
         moments = [(rng.uniform(0.0, duration_s), act) for act in acts]
-        began = self._world.loop.now
+        began = self._process.lived_s
         for at, act in sorted(moments, key=lambda moment: moment[0]):
-            await asyncio.sleep(max(0.0, began + at - self._world.loop.now))
+            await self._live_until(began + at)
             await act()
-        await asyncio.sleep(max(0.0, began + duration_s - self._world.loop.now))
+        await self._live_until(began + duration_s)
         if timed_out:
             return Outcome(ok=False, reason="timed_out", error=f"timed out after {limit_s:g}s")
         if rng.random() < 0.12:
             return Outcome(ok=False, reason="failed", exit_code=7, error="exit code 7")
         return Outcome(ok=True, reason="completed", exit_code=0)
+
+    async def _live_until(self, lived_s: float) -> None:
+        """Work goes on where it was when the machine stood still."""
+        left_s = max(0.0, lived_s - self._process.lived_s)
+        while True:
+            await asyncio.sleep(left_s)
+            left_s = lived_s - self._process.lived_s
+            if left_s < 1e-9:
+                return
 
     async def _probe(self) -> Outcome:
         """Show that the machine works, as `swamp.execute.probe` does."""

@@ -56,6 +56,8 @@ class Truth:
 
     running: dict[str, str] = field(default_factory=dict)
     """Dispatches whose runner runs now, and on which worker."""
+    asleep: dict[str, str] = field(default_factory=dict)
+    """The same for those whose machine stands still, or woke up only just now."""
     started: dict[str, list[str]] = field(default_factory=dict)
     """Dispatches executed so far, by step."""
     stored: set[str] = field(default_factory=set)
@@ -71,6 +73,11 @@ class Truth:
     placed: dict[tuple[str, str], bool] = field(default_factory=dict)
     """By workflow and job/step as written: whether it names a placement."""
 
+    def over(self, dispatch: str) -> None:
+        """Its runner is no more."""
+        self.running.pop(dispatch, None)
+        self.asleep.pop(dispatch, None)
+
 
 class World:
     """One seed's world."""
@@ -81,6 +88,7 @@ class World:
         self.edit_rng = random.Random(f"edits {seed}")
         self.model_rng = random.Random(f"models {seed}")
         self.cancel_rng = random.Random(f"cancels {seed}")
+        self.sleep_rng = random.Random(f"sleeps {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self.clock = SimClock(self.loop)

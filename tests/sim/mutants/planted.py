@@ -21,6 +21,8 @@ from controllers.scheduler import Scheduler
 from datastore.kinds import LEASES
 from swamp.protocol import Ack, ResultFrame, ToWorker, encode
 from swamp.serve.sessions import Session, Sessions
+from swamp.worker import link
+from swamp.worker.link import Link
 
 
 @contextmanager
@@ -131,6 +133,20 @@ def leave_the_end_of_a_run_untold() -> Iterator[None]:
 
 
 @contextmanager
+def run_what_waited_in_the_socket() -> Iterator[None]:
+    """A worker that stood still trusts what it finds in its socket."""
+    with patch.object(Link, "_doubt_if_stood_still", lambda self, outbox: False):
+        yield
+
+
+@contextmanager
+def believe_in_a_socket_after_a_standstill() -> Iterator[None]:
+    """A worker that stood still waits for an answer as long as for any other sign of life."""
+    with patch.object(link, "WOKEN_HEARTBEATS", 60.0):
+        yield
+
+
+@contextmanager
 def nothing() -> Iterator[None]:
     """No bug in the code: used where a setting is the bug."""
     yield
@@ -164,6 +180,12 @@ PLANTED = {
     ),
     "leave the end of a run untold": Planted(
         leave_the_end_of_a_run_untold, "never told|last event", rare=True
+    ),
+    "run what waited in the socket": Planted(
+        run_what_waited_in_the_socket, "starts (after|while)", rare=True
+    ),
+    "believe in a socket after a standstill": Planted(
+        believe_in_a_socket_after_a_standstill, "after its machine woke|starts while", rare=True
     ),
 }
 """Those that are rare were real: the rig found them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from swamp.protocol import (
     Pong,
     ResultFrame,
 )
-from swamp.worker import link
+from swamp.worker import link, real_time
 
 Start = Callable[..., RunningWorker]
 
@@ -291,12 +292,17 @@ async def test_a_worker_with_work_comes_back_often_enough_for_its_window(
     assert (await socket.result("d1")).outcome.ok
 
 
+def an_hour_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the worker: timers stand still as well, while a machine sleeps."""
+    before = real_time.now_s
+    monkeypatch.setattr(real_time, "now_s", lambda: before() + 3600)
+
+
 async def stood_still(monkeypatch: pytest.MonkeyPatch, socket: Socket) -> Ping:
     """Let the worker find that an hour has gone by since it last looked; what it then asks."""
     await socket.send(Ping(n=1))
     await socket.expect(Pong)
-    before = link._now_s
-    monkeypatch.setattr(link, "_now_s", lambda: before() + 3600)
+    an_hour_goes_by(monkeypatch)
     await socket.send(shell("d1", "sleep 20"))
     return await socket.expect(Ping)
 
@@ -324,8 +330,7 @@ async def test_what_came_with_the_answer_to_the_enrollment_is_held_as_well(
 ) -> None:
     worker = start()
     socket = await orchestrator.dialled()
-    before = link._now_s
-    monkeypatch.setattr(link, "_now_s", lambda: before() + 3600)
+    an_hour_goes_by(monkeypatch)
     await socket.send_together(orchestrator.welcome(), shell("d1", "true"))
     asked = await socket.expect(Ping)
     assert "dispatch_started" not in worker.kinds()
@@ -346,3 +351,47 @@ async def test_what_waited_is_run_in_order_once_the_socket_has_proved_good(
         result = await socket.expect(ResultFrame)
         outcomes[result.dispatch] = result.outcome.reason
     assert outcomes == {"d1": "cancelled", "d2": "completed"}
+
+
+async def test_what_runs_goes_on_after_a_standstill_only_while_the_server_answers(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: on a socket that the network had forgotten, it ran for 85 s beside its heir."""
+    orchestrator.heartbeat_s = 0.2
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    an_hour_goes_by(monkeypatch)
+    lost = await worker.until("disconnected")
+    assert re.search("no answer for .* since this machine stood still", lost["reason"])
+    finished = await worker.until("dispatch_finished")
+    assert "out of reach for the whole grace window" in finished["error"]
+    assert gone(pid)
+
+
+async def test_a_machine_that_slept_while_it_was_cut_off_has_no_grace_left(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    await orchestrator.dialled()
+    an_hour_goes_by(monkeypatch)
+    assert (await worker.until("dispatch_finished"))["status"] == "error"
+    assert gone(pid)
+
+
+async def test_what_runs_is_offered_once_more_by_a_machine_that_slept_for_too_long(
+    orchestrator: Orchestrator, start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The orchestrator may have slept as well: it alone knows what it gave up."""
+    start()
+    socket = await orchestrator.enrolled()
+    await started(socket, "d1", f"read x < {gate}")
+    an_hour_goes_by(monkeypatch)
+    socket.cut()
+    again = await orchestrator.enrolled(keep={"d1": 1})
+    assert again.enroll.running == ["d1"]
+    gate.let_through()
+    assert (await again.result("d1")).outcome.ok
