@@ -42,9 +42,8 @@ SEND_TIMEOUT_S = 10.0
 CLOSE_TIMEOUT_S = 2.0
 SILENCE_HEARTBEATS = 2.5
 """Without a byte for so many heartbeats, the socket is taken for dead."""
-STOOD_STILL_HEARTBEATS = 2.0
-"""Half a heartbeat later at the earliest, the orchestrator takes a worker that says nothing for
-lost. This process looks at the clock twice in a heartbeat."""
+STOOD_STILL_HEARTBEATS = 0.75
+"""Who has not looked at the clock for so long stood still: it does so twice in a heartbeat."""
 WOKEN_HEARTBEATS = 1.0
 """So long after it stood still, its socket has to show that it is good, or another one be had."""
 BACKLOG_MAX = 1000

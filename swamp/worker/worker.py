@@ -222,6 +222,9 @@ class Worker:
 
     async def _serve(self, link: Link) -> None:
         enrolled = await link.enroll(self._introduction())
+        if any(name not in self._runners.outbox for name in enrolled.keep):
+            # The grace window ended meanwhile. The next introduction says what is left.
+            raise SocketLost("the orchestrator keeps steps that were given up while it answered")
         again = self._enrolled is not None
         self._link, self._enrolled, self._attempt = link, enrolled, 0
         if self._grace is not None:

@@ -25,6 +25,7 @@ from sim.server import SimServer, Unreachable
 from sim.worker import Machine, SimProcess, simulated_network, worker_name_of
 from sim.workload import draw_machines, draw_workflow, is_placed
 from sim.world import Violation, World
+from swamp.serve.sessions import HEARTBEAT_S
 
 CALM_S = 600.0
 """How long everything may take to end once nothing goes wrong any more."""
@@ -80,7 +81,8 @@ class SimFleet:
         if self.world.changed:
             self.world.changed = False
             server = self._server
-            self.watchman.look(server.store if server.listening else None)
+            looks = server.listening and not server.standstill.is_on
+            self.watchman.look(server.store if looks else None)
         if self.world.violations:
             raise Violation(self._report(self.world.violations[0]))
 
@@ -130,6 +132,7 @@ class SimFleet:
         world.away_until.clear()
         for process in self._processes.values():
             process.wake_up()
+        self._wake_server(self._server)
         self._server.journal.before_write = self._server.journal.after_write = lambda: None
         self._up.clear()
         if not self._server.listening:
@@ -251,6 +254,8 @@ class SimFleet:
         sleeps = self.world.sleep_rng
         for _ in range(sleeps.randint(1, 3) if sleeps.random() < 0.5 else 0):
             self.world.loop.call_later(sleeps.uniform(0.0, self._chaos_s), self._sleep)
+        if sleeps.random() < 0.3:
+            self.world.loop.call_later(sleeps.uniform(0.0, self._chaos_s), self._stop_server)
         cancels = self.world.cancel_rng
         for kind in (RUNS, PENDING, PENDING, LEASES, LEASES):
             if cancels.random() < 0.3:
@@ -318,18 +323,35 @@ class SimFleet:
         rng, loop = self.world.sleep_rng, self.world.loop
         busy = [one for one in self._processes.values() if one.executions]
         awake = [one for one in busy if not one.standstill.is_on]
+        if self.world.rates is not self.world.drawn:
+            return
         if not awake:
-            if loop.now < self._chaos_s:
-                loop.call_later(1.0, self._sleep)
+            loop.call_later(1.0, self._sleep)
             return
         process = rng.choice(awake)
-        asleep_s = rng.uniform(3.0, 130.0)
+        asleep_s = rng.uniform(HEARTBEAT_S, 130.0)
         self.world.say(f"{process.machine.name} stands still for {asleep_s:.0f}s")
         process.fall_asleep()
+        self.watchman.machine_sleeps()
         if process.wire is not None and rng.random() < 0.5:
             # The network forgets who says nothing, and tells nobody.
             process.wire.silent = True
         loop.call_later(asleep_s, process.wake_up)
+
+    def _stop_server(self) -> None:
+        """The server's machine stands still for a while."""
+        server, rng = self._server, self.world.sleep_rng
+        if server.listening:
+            for_s = rng.uniform(1.0, 100.0)
+            self.world.say(f"the server stands still for {for_s:.0f}s")
+            server.standstill.begin()
+            self.world.loop.call_later(for_s, self._wake_server, server)
+
+    def _wake_server(self, server: SimServer) -> None:
+        if server.standstill.is_on:
+            self.world.say("the server wakes up")
+            self.watchman.server_woke()
+            server.standstill.end(timers_last=self.world.sleep_rng.random() < 0.5)
 
     def _death(self) -> None:
         machine = self._one()

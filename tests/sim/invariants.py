@@ -207,6 +207,14 @@ class Watchman:
             if now - since > self._idle_slot_s:
                 self._world.fail(f"{name} waits for {now - since:.1f}s beside a free slot")
 
+    def machine_sleeps(self) -> None:
+        """When it is back, it refuses steps while it still kills what it has to."""
+        self._idle_slot_s = max(self._idle_slot_s, IDLE_SLOT_LATE_S)
+
+    def server_woke(self) -> None:
+        """It could give nothing away while it stood still."""
+        self._could_run_since.clear()
+
     # -- after a crash ---------------------------------------------------------------------------
 
     def swept(self, store: Store) -> None:

@@ -44,6 +44,12 @@ class Standstill:
         self.held: list[_Due] = []
         loop.machines.append(self)
 
+    def context(self) -> Context:
+        """One for a task of this machine."""
+        context = Context()
+        context.run(stands_with.set, self)
+        return context
+
     def begin(self) -> None:
         """Stop the machine: `kill -STOP` of everything, a laptop that is closed."""
         self.is_on = True

@@ -25,7 +25,7 @@ from sim.events import SimEvents
 from sim.invariants import Watchman
 from sim.journal import SimJournal, load
 from sim.local import SimLocalExecutor
-from sim.loop import NOBODY
+from sim.loop import Standstill
 from sim.models import MODELS
 from sim.network import Wire
 from sim.world import World
@@ -102,6 +102,7 @@ class SimServer:
         self.watchman = watchman
         self.alive = True
         self.listening = False
+        self.standstill = Standstill(world.loop)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._wires: set[Wire] = set()
         self.journal = SimJournal(world)
@@ -119,7 +120,7 @@ class SimServer:
     def spawn(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         """A task of this process: it dies with it."""
         # Of its own, whoever dialed or asked.
-        task = self.world.loop.create_task(work, context=NOBODY.copy())
+        task = self.world.loop.create_task(work, context=self.standstill.context())
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
         return task
@@ -172,6 +173,7 @@ class SimServer:
                 wire.silent = True
             else:
                 wire.close_client()
+        self.standstill.end()
 
     async def request(self, work: Coroutine[Any, Any, R]) -> R:
         """Have something done inside the server; Unreachable if it dies meanwhile."""

@@ -176,6 +176,22 @@ async def test_cut_off_beyond_the_grace_kills_the_runners(
     assert (await orchestrator.enrolled()).enroll.running == []
 
 
+async def test_what_is_cut_off_while_the_orchestrator_answers_is_not_kept(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    """Regression: it was told to keep what it had just killed, and that never ended."""
+    orchestrator.grace_s = 0.5
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    slow = await orchestrator.dialled()
+    assert slow.enroll.running == ["d1"]
+    await worker.until("dispatch_finished")
+    await slow.send(orchestrator.welcome(keep={"d1": 1}))
+    assert (await orchestrator.enrolled()).enroll.running == []
+
+
 async def test_return_within_the_grace_ends_the_countdown(
     orchestrator: Orchestrator, start: Start
 ) -> None:
