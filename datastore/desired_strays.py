@@ -14,9 +14,10 @@ from pathlib import Path, PurePath
 
 from datastore.courtesy import Pause, no_pause
 from datastore.definitions.suggest import did_you_mean
-from datastore.errors import InvalidFile
+from datastore.errors import NO_UTF8_NAME, InvalidFile
 from datastore.kinds import KINDS
 from datastore.layout import Layout
+from datastore.unicode_text import is_unicode
 
 
 def strays(layout: Layout, pause: Pause = no_pause) -> dict[Path, InvalidFile]:
@@ -56,6 +57,8 @@ def _outside(entry: os.DirEntry[str]) -> str | None:
 
 def _inside(entry: os.DirEntry[str]) -> str | None:
     """Of what lies in the folder of a kind."""
+    if not is_unicode(entry.name):
+        return NO_UTF8_NAME
     if entry.is_dir(follow_symlinks=False):
         return "is a folder, and only files of the folder above are read: move its files there"
     if entry.is_symlink():

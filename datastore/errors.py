@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datastore.unicode_text import is_unicode
+
 
 class SwampError(Exception):
     """Anything a person can act on; printed as one line, never as a traceback."""
@@ -29,6 +31,9 @@ def printable(text: str) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+NO_UTF8_NAME = "is not read: its name is no UTF-8, rename it"
 
 
 class DatastoreError(SwampError):
@@ -80,7 +85,8 @@ class InvalidFile(DatastoreError):
     """A file that does not parse or validate: path, position, what was found and expected."""
 
     def __init__(self, path: str, problem: str, position: Position | None = None) -> None:
-        self.path = path
+        # It is sent and printed: a name that is no UTF-8 with escapes.
+        self.path = path if is_unicode(path) else printable(path)
         self.problem = problem
         self.position = position
         where = f"{path}:{position.line}:{position.column}" if position else path

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from datastore.courtesy import Pause, no_pause
+from datastore.unicode_text import is_unicode
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -202,8 +203,9 @@ def scan(
 
 
 def editions(folder: str | Path, pause: Pause = no_pause) -> dict[str, Edition]:
-    """As `scan`, for a folder of people's files."""
-    return _scan(folder, pause, [], edition_in)
+    """As `scan`, for a folder of people's files; without those whose names are no UTF-8."""
+    found = _scan(folder, pause, [], edition_in)
+    return {name: edition for name, edition in found.items() if is_unicode(name)}
 
 
 def _scan(

@@ -28,9 +28,10 @@ from datastore.definitions.definition_file import (
 from datastore.definitions.model import ModelDefinition
 from datastore.definitions.view import View
 from datastore.definitions.workflow import Workflow
-from datastore.errors import InvalidFile
+from datastore.errors import NO_UTF8_NAME, InvalidFile
 from datastore.files import Edition, edition_in, opened
 from datastore.index import DefinitionRow
+from datastore.unicode_text import is_unicode
 
 FOLDERS: dict[Kind, str] = {"workflow": "workflows", "model": "models"}
 _KINDS: dict[str, Kind] = {folder: kind for kind, folder in FOLDERS.items()}
@@ -244,7 +245,9 @@ class Catalog:
             for name, entry in found:
                 pause()
                 path = f"{folder}/{name}"
-                if entry.is_dir(follow_symlinks=False):
+                if not is_unicode(name):
+                    problems.append(InvalidFile(path, NO_UTF8_NAME))
+                elif entry.is_dir(follow_symlinks=False):
                     if name.endswith(".yaml"):
                         problems.append(InvalidFile(path, "is a folder, expected a file"))
                     yield from self._listed(path, problems, pause)

@@ -95,6 +95,37 @@ def test_a_file_name_that_is_no_utf8_does_not_end_the_server(repo: Repo) -> None
     assert server.terminate() == 0
 
 
+def test_a_file_that_could_be_read_but_for_its_name_does_not_end_the_server(repo: Repo) -> None:
+    """Regression: the index cannot name it. The server ended, and could not start again."""
+    model = "name: {}\ntype: command/shell\nmethods: {{execute: {{arguments: {{run: 'true'}}}}}}\n"
+    odd = os.fsdecode(b"b\xe9d")
+    texts = {
+        f"workflows/{odd}.yaml": ECHO.replace("name: fan", "name: other"),
+        f"models/{odd}.yaml": model.format("one"),
+        f"models/{odd}/inside.yaml": model.format("two"),
+        f"datastore/desired/workers/{odd}.yaml": "spec: {schedulable: false}\n",
+    }
+    repo.write("workflows/fan.yaml", ECHO)
+    told = {one.replace(odd, "b\\udce9d").replace("/inside.yaml", "") for one in texts}
+    server = repo.serve()
+    (repo.path / "models" / odd).mkdir()
+    for path, text in texts.items():
+        (repo.path / path).write_text(text)
+    for _ in "12":
+        repo.until(lambda: told <= problems(repo), "the problems")
+        found = repo.swamp("workflow", "list").stdout
+        assert "fan" in found
+        assert "other" not in found
+        assert server.terminate() == 0
+        assert "Traceback" not in server.log()
+        server = repo.serve()
+
+
+def problems(repo: Repo) -> set[str]:
+    with urllib.request.urlopen(f"{repo.url}/api/v1/problems") as answer:
+        return {one["path"] for one in json.load(answer)}
+
+
 def test_a_repository_whose_path_is_no_utf8_is_served(repo: Repo) -> None:
     repo.path = repo.path.rename(repo.base / os.fsdecode(b"caf\xe9"))
     server = repo.serve()
