@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from controllers.expression_paths import NAME, ROOTS, ExpressionError, blanked, failure, resolve
 from controllers.expression_problems import compile_failure, run_failure
-from datastore.unicode_text import WHAT, is_unicode
+from datastore.plain_values import unfit
 
 if TYPE_CHECKING:
     from cel_expr_python import cel
@@ -166,10 +166,10 @@ def _refuse_long_lists(program: Program, roots: Mapping[str, Any]) -> None:
 
 def _checked(source: str, result: Any) -> Any:
     value = _plain(source, result)
-    text = json.dumps(value, ensure_ascii=False)
-    if not is_unicode(text):
-        raise failure(source, f"what it evaluates to {WHAT}")
-    length = len(text)
+    found = unfit(value)
+    if found is not None:
+        raise failure(source, f"in what it evaluates to, {found}")
+    length = len(json.dumps(value, ensure_ascii=False))
     if length > MAX_TEXT:
         problem = f"evaluates to {length:,} characters; the limit is {MAX_TEXT:,}"
         raise failure(source, problem)

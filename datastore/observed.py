@@ -356,7 +356,8 @@ class ObservedWriter:
                 if files.stat_of(path) != stat:
                     continue
                 try:
-                    value = load(path.read_bytes(), str(path), max_bytes=MAX_BYTES).value
+                    data = path.read_bytes()
+                    value = load(data, str(path), max_bytes=MAX_BYTES, own=True).value
                 except InvalidFile as error:
                     log.error("the index loses a record that its file does not hold: %s", error)
                     continue

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from datastore.errors import DatastoreError, NotFound
 from datastore.layout import Layout, folder_name
-from datastore.unicode_text import WHAT, lone_surrogate
+from datastore.plain_values import Unfit, from_json
 
 OUTPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 CONTENT_MAX_BYTES = 1 << 20
@@ -247,13 +247,12 @@ class OutputFiles:
             ) from None
         if stored.content_type.startswith("text/"):
             return text
-        value: Any = text
-        with suppress(ValueError, RecursionError):
-            value = json.loads(text, parse_constant=_refuse_constant)
-        found = lone_surrogate(value) if "\\u" in text else None
-        if found is not None:
-            raise InvalidOutput(f"output '{name}' of model '{model}' {WHAT} at {found}")
-        return value
+        try:
+            return from_json(text)
+        except Unfit as error:
+            raise InvalidOutput(f"output '{name}' of model '{model}': {error}") from None
+        except ValueError:
+            return text
 
     def of_models(self, models: set[str]) -> Iterator[StoredOutput]:
         """Every version of the outputs of these models; damaged ones are left out."""
@@ -299,7 +298,3 @@ def _sync(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _refuse_constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON")

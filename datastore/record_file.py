@@ -19,7 +19,7 @@ def read_record(kind: Kind[Any, Any], path: Path, shown: str) -> Record[Any, Any
 
     OSError if the file cannot be read.
     """
-    document = load(path.read_bytes(), shown, max_bytes=MAX_BYTES)
+    document = load(path.read_bytes(), shown, max_bytes=MAX_BYTES, own=True)
     _expect(document, shown, API_VERSION, "apiVersion")
     _expect(document, shown, kind.title, "kind")
     name = path.name.removesuffix(".yaml")

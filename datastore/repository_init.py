@@ -5,7 +5,6 @@ Everything here may be done twice: the second time changes nothing.
 
 from __future__ import annotations
 
-import json
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from datastore.clock import stamp
 from datastore.errors import AlreadyExists, DatastoreError
 from datastore.layout import Layout, create_folders
 from datastore.marker import marker_text, refuse_newer
+from datastore.plain_values import Unfit, from_json
 from datastore.record import is_record_name
 from datastore.yaml_emitter import emit
 from datastore.yaml_loader import load
@@ -111,7 +111,9 @@ def _initialized_at(layout: Layout) -> str:
 def parse_config(text: str) -> dict[str, Any]:
     """A vault's configuration given as JSON; InvalidVault for anything but an object."""
     try:
-        config = json.loads(text)
+        config = from_json(text)
+    except Unfit as error:
+        raise InvalidVault(f"in --config, {error}") from None
     except ValueError as error:
         raise InvalidVault(f"--config is not JSON: {error}") from None
     if not isinstance(config, dict):

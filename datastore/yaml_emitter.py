@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from datastore.unicode_text import made_unicode
-from datastore.yaml_loader import INT_MAX, INT_MIN
+from datastore.plain_values import INT_MAX, INT_MIN, made_fit
 
 _PLAIN = re.compile(r"[A-Za-z/](?:[A-Za-z0-9 _./-]*[A-Za-z0-9_./-])?\Z")
 _WORDS = frozenset(
@@ -49,11 +48,11 @@ def emit(document: Mapping[str, Any]) -> str:
 
 
 def emit_readable(document: Mapping[str, Any]) -> str:
-    """As `emit`, with lone surrogates replaced: for what is to be written whatever it holds."""
+    """As `emit`, values that no file can hold as text: for what is written whatever it holds."""
     try:
         return emit(document)
-    except UnicodeEncodeError:
-        return emit(made_unicode(document))
+    except ValueError:
+        return emit(made_fit(document))
 
 
 def emit_scalar(value: str | int | float | bool | None) -> str:

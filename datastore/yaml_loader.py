@@ -18,12 +18,13 @@ import yaml
 from yaml._yaml import CParser
 
 from datastore.errors import InvalidFile, Position
-from datastore.yaml_problems import MAX_DEPTH, TOO_DEEP, plain_problem
+from datastore.plain_values import INT_MAX, INT_MIN, MAX_DEPTH, TOO_DEEP
+from datastore.yaml_problems import plain_problem
 
 MAX_ALIASES = 64
 MAX_NODES = 100_000
-INT_MIN = -(1 << 63)
-INT_MAX = (1 << 63) - 1
+OWN_DEPTH, OWN_NODES = 4 * MAX_DEPTH, 10_000_000
+"""Of what the server wrote: values that were checked one by one, put into each other."""
 
 _WORDS: dict[str, bool | None] = {
     "": None,
@@ -66,21 +67,27 @@ class Document:
         return _position(place)
 
 
-def load(data: bytes, path: str, *, max_bytes: int = 1 << 20) -> Document:
-    """The one mapping that `data` holds; InvalidFile, naming `path`, for anything else."""
+def load(data: bytes, path: str, *, max_bytes: int = 1 << 20, own: bool = False) -> Document:
+    """The one mapping that `data` holds; InvalidFile, naming `path`, for anything else.
+
+    `own`: a file as the server writes it, which may hold more and be deeper than one of people.
+    """
     if len(data) > max_bytes:
         raise InvalidFile(path, f"is {len(data)} bytes long, at most {max_bytes} are read")
     data = data.removeprefix(b"\xef\xbb\xbf")
     _refuse_characters(data, path)
     _refuse_conflict_markers(data, path)
     with _plain_words(data, path):
-        root = _Composer(data).get_single_node()
+        composer = _Composer(data)
+        composer.most = OWN_DEPTH if own else MAX_DEPTH
+        root = composer.get_single_node()
     if root is None or (isinstance(root, yaml.ScalarNode) and root.style == "" and not root.value):
         raise InvalidFile(path, "is empty, expected a mapping", Position(1, 1))
     if not isinstance(root, yaml.MappingNode):
         problem = f"expected a mapping of keys to values, found {_kind(root)}"
         raise InvalidFile(path, problem, _position(root))
-    return Document(_Walk(path).document(root), root)
+    walk = _Walk(path, *((OWN_DEPTH, OWN_NODES) if own else (MAX_DEPTH, MAX_NODES)))
+    return Document(walk.document(root), root)
 
 
 class _TooDeep(Exception):
@@ -98,13 +105,14 @@ class _Composer(CParser):
     """
 
     depth = 0
+    most = MAX_DEPTH
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:
         return ""
 
     def descend_resolver(self, parent: yaml.Node | None, index: Any) -> None:
         self.depth += 1
-        if parent is not None and self.depth > MAX_DEPTH + 1:
+        if parent is not None and self.depth > self.most + 1:
             raise _TooDeep(parent)
 
     def ascend_resolver(self) -> None:
@@ -114,8 +122,9 @@ class _Composer(CParser):
 class _Walk:
     """Nodes to plain Python values, refusing what means different things to different readers."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_depth: int, max_nodes: int) -> None:
         self._path = path
+        self._max_depth, self._max_nodes = max_depth, max_nodes
         self._seen: set[yaml.Node] = set()
         self._open: set[yaml.Node] = set()
         self._in_alias = False
@@ -137,7 +146,7 @@ class _Walk:
     def _collection(self, node: yaml.Node) -> Any:
         if node in self._open:
             self._refuse(node, "contains itself through an alias")
-        if len(self._open) >= MAX_DEPTH:
+        if len(self._open) >= self._max_depth:
             self._refuse(node, TOO_DEEP)
         outer = self._in_alias
         self._in_alias = self._count(node) or outer
@@ -164,8 +173,9 @@ class _Walk:
     def _count(self, node: yaml.Node) -> bool:
         """Count a value; whether an alias brought it here."""
         self._nodes += 1
-        if self._nodes > MAX_NODES:
-            self._refuse(node, f"holds more than {MAX_NODES} values, aliases counted in full")
+        most = MAX_NODES if self._aliases else self._max_nodes
+        if self._nodes > most:
+            self._refuse(node, f"holds more than {most} values, aliases counted in full")
         if node not in self._seen:
             self._seen.add(node)
             return False

@@ -5,9 +5,7 @@ from __future__ import annotations
 import yaml
 
 from datastore.errors import Position
-
-MAX_DEPTH = 64
-TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+from datastore.plain_values import TOO_DEEP
 
 _PLAIN = {
     "mapping values are not allowed in this context": (

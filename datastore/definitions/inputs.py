@@ -19,7 +19,7 @@ from datastore.definitions.problems import shown
 from datastore.definitions.schema import Written, is_expression, is_not_empty, refusal
 from datastore.definitions.suggest import did_you_mean
 from datastore.errors import SwampError
-from datastore.unicode_text import WHAT, lone_surrogate
+from datastore.plain_values import unfit
 
 InputType = Literal["string", "number", "integer", "boolean", "array", "object"]
 
@@ -152,9 +152,9 @@ def resolve(inputs: Inputs | None, given: Mapping[str, Any], owner: str) -> dict
         names = ", ".join(f"'{name}' ({_expected(inputs.properties[name])})" for name in missing)
         raise InputError(f"{owner} needs input {names}: give each as --input name=value")
     extra = {name: value for name, value in given.items() if name not in inputs.properties}
-    found = lone_surrogate(values | extra)
+    found = unfit(values | extra, "their mapping")
     if found is not None:
-        raise InputError(f"input {found} of {owner} {WHAT}")
+        raise InputError(f"inputs of {owner}: {found}")
     return values | extra
 
 

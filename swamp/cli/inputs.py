@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
+
+from datastore.plain_values import Unfit, from_json
 
 _JSON_SUFFIX = ":json"
 
@@ -37,8 +38,10 @@ def _value(key: str, text: str) -> Any:
     if not key.endswith(_JSON_SUFFIX):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return from_json(text)
+    except Unfit as error:
+        raise typer.BadParameter(f"--input '{key}': {error}") from None
+    except ValueError as error:
         raise typer.BadParameter(f"--input '{key}': not JSON: {error}") from None
 
 

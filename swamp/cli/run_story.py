@@ -57,7 +57,8 @@ def find_story(layout: Layout, run: str) -> RunStory | None:
     text = read_story(layout, run)
     if text is None:
         return None
-    document = load(text.encode(), f"history of run {run}", max_bytes=len(text.encode())).value
+    data = text.encode()
+    document = load(data, f"history of run {run}", max_bytes=len(data), own=True).value
     path = layout.story_file(str(document.get("workflow", "")), run)
     return RunStory(run, text, document, layout.shown(path))
 

@@ -20,8 +20,8 @@ from controllers.lease import LeaseController
 from controllers.ports import SessionInfo
 from datastore.errors import SwampError
 from datastore.kinds import LEASES, Lease, Outcome, Pending
+from datastore.plain_values import unfit
 from datastore.store import Store
-from datastore.unicode_text import WHAT, lone_surrogate
 from swamp.execute.redaction import masked_outcome, masked_piece
 from swamp.protocol import (
     DRAIN_REASON_MAX,
@@ -148,9 +148,9 @@ class Sessions:
         frame = opened.frame(pending, self._rules.environment)
         try:
             self.send(session, frame)
-        except ValueError:
+        except ValueError as error:
             # Checked wherever text comes in; a step that cannot be sent must fail all the same.
-            found = f"{lone_surrogate(frame.model_dump())} {WHAT}"
+            found = unfit(frame.model_dump()) or str(error)
             end(Outcome(ok=False, reason="start_failed", error=found))
 
     def cancel(self, worker: str, dispatch: str) -> None:

@@ -99,7 +99,7 @@ def test_plain_paths_render_without_cel(text: str, value: Any) -> None:
         ("7 / 2", 3),
         ("7.0 / 2.0", 3.5),
         ("2u + 1u", 3),
-        ("18446744073709551615u", 2**64 - 1),
+        ("9223372036854775807u", 2**63 - 1),
         ("-9223372036854775808", -(2**63)),
         ("int('42')", 42),
         ("inputs.n == 3.0", True),
@@ -197,6 +197,7 @@ def test_maps_of_plain_paths_keep_their_order_and_those_of_cel_are_sorted() -> N
         ("${{ type(1) }}", "evaluates to a Type, which is not plain data"),
         ("${{ 1.0 / 0.0 }}", "not a finite number"),
         ("${{ b'\\xff' }}", "bytes that are not UTF-8"),
+        ("${{ [9223372036854775808u] }}", "[0] does not fit 64 bits"),
         ("x${{ inputs.nothing }}", "${{ inputs.nothing }}: evaluates to nothing (null)"),
         ("ab ${{ inputs.host", "at character 4 has no closing `}}`"),
         ("${{ 'abc }}", "unexpected ''abc', at character 1"),
@@ -211,6 +212,15 @@ def test_maps_of_plain_paths_keep_their_order_and_those_of_cel_are_sorted() -> N
 )
 def test_errors_say_what_was_wrong(text: str, words: str) -> None:
     assert words in refused(text)
+
+
+def test_what_is_put_together_too_deep_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(60):
+        deep = [deep]
+    scope = Scope(inputs={"deep": deep})
+    assert render("${{ [[[[inputs.deep]]]] }}", scope) == [[[[deep]]]]
+    assert "is nested deeper than 64 levels" in refused("${{ [[[[[inputs.deep]]]]] }}", scope)
 
 
 @pytest.mark.parametrize("macro", ["map(z, x)", "all(z, true)"])

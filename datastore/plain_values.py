@@ -1,0 +1,134 @@
+"""Values that a record, its file and a message can hold: all others are refused at the door.
+
+JSON knows lists that are nested without end, Python's reader of it NaN and numbers of any size.
+Taken in, such a value stops whatever has to be written after it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from datastore.unicode_text import WHAT, is_unicode, made_unicode
+
+MAX_DEPTH = 64
+TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+INT_MIN = -(1 << 63)
+INT_MAX = (1 << 63) - 1
+
+_SHOWN = 60
+"""Characters of the way to a value that are told."""
+
+_PERHAPS_UNFIT = re.compile(
+    r"\\u[dD][89a-fA-F]|(?:[0-9]{19}|[0-9][eE]\+?[0-9]{3,})(?:\s*[],}]|\s*\Z)"
+)
+_PERHAPS_TOO_LARGE = re.compile(rb"[0-9]{19}(?:[],}]|\Z)")
+
+
+class Unfit(ValueError):
+    """JSON, but of a value that cannot be kept; says which and why."""
+
+
+def from_json(text: str) -> Any:
+    """The value of a JSON text; Unfit where it cannot be kept, another ValueError for no JSON."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise Unfit(f"it {TOO_DEEP}") from None
+    # To look at each value would take longer than to read them.
+    perhaps = text.count("[") + text.count("{") > MAX_DEPTH and not _is_flat(value)
+    found = unfit(value) if perhaps or _PERHAPS_UNFIT.search(text) else None
+    if found is not None:
+        raise Unfit(found)
+    return value
+
+
+def unfit(value: Any, name: str = "it") -> str | None:
+    """What of plain JSON values cannot be kept, and why: `a.b[0] is nan, no finite number`.
+
+    None for what can be. `name` is what the value as a whole is called.
+    """
+    if _is_fit(value):
+        return None
+    for at, one, depth in _parts(value):
+        problem = _problem(one, depth)
+        if problem is not None:
+            where = f"{at[:_SHOWN]}…" if len(at) > _SHOWN else at
+            return f"{made_unicode(where) or name} {problem}"
+    return None
+
+
+def made_fit(value: Any) -> Any:
+    """Plain JSON values, others as text: for what has to be written whatever it holds."""
+    if isinstance(value, Mapping):
+        return {made_unicode(key): made_fit(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [made_fit(one) for one in value]
+    return str(value) if _is_no_number(value) else made_unicode(value)
+
+
+def _is_fit(value: Any) -> bool:
+    """Whether it is certain to be; at the cost of writing it as JSON."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return False
+    if _PERHAPS_TOO_LARGE.search(text):
+        return False
+    return text.count(b"[") + text.count(b"{") <= MAX_DEPTH or _is_flat(value)
+
+
+def _is_flat(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if isinstance(inner, (dict, list, tuple))
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any, int]]:
+    """Every value inside, and every name: where it is, what it is, and how deep."""
+    rest = [("", value, 1)]
+    while rest:
+        at, one, depth = rest.pop()
+        yield at, one, depth
+        if depth > MAX_DEPTH:
+            continue
+        if isinstance(one, dict):
+            for key, inner in reversed(one.items()):
+                rest.append((f"{at}.{key}" if at else str(key), inner, depth + 1))
+                rest.append((f"a name in {at}" if at else "a name", str(key), depth))
+        elif isinstance(one, (list, tuple)):
+            numbers = reversed(range(len(one)))
+            rest.extend((f"{at}[{number}]", one[number], depth + 1) for number in numbers)
+
+
+def _problem(value: Any, depth: int) -> str | None:
+    if isinstance(value, str):
+        return None if is_unicode(value) else WHAT
+    if isinstance(value, (dict, list, tuple)):
+        return TOO_DEEP if depth > MAX_DEPTH else None
+    if not _is_no_number(value):
+        return None
+    if isinstance(value, float):
+        return f"is {value}, no finite number"
+    return "does not fit 64 bits: quote it if it is an id"
+
+
+def _is_no_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return isinstance(value, int) and not INT_MIN <= value <= INT_MAX
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
