@@ -255,6 +255,11 @@ class RunGraph:
             for name, job in self._jobs.items()
         }
 
+    def named(self, key: StepKey) -> Unit | None:
+        """The unit that has a copy of that name, or is written so and makes no others."""
+        written = self._units.get(key)
+        return written if written and written.step.for_each is None else self._unit_of.get(key)
+
     def unit_of(self, key: StepKey) -> Unit:
         """The unit of a copy, or of a step that was never opened."""
         return self._unit_of.get(key) or self._units[key]

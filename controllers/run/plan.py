@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain, count
 from typing import Any
 
 from controllers.expression_references import SecretText
@@ -123,16 +125,22 @@ def _suffix(value: Any, index: int) -> str:
 
 
 def _unique(made: list[Copy]) -> list[Copy]:
-    """Copies with one name get their position appended: each must be a step of its own."""
-    seen: dict[str, int] = {}
-    for copy in made:
-        seen[copy.name] = seen.get(copy.name, 0) + 1
-    if len(seen) == len(made):
-        return made
-    return [
-        copy if seen[copy.name] == 1 else Copy(f"{copy.name}-{index}", copy.item)
-        for index, copy in enumerate(made)
-    ]
+    """Copies with one name get their position appended: each must be a step of its own.
+
+    Where another one is called like that, more is appended. Equal lists give equal names.
+    """
+    counts = Counter(copy.name for copy in made)
+    taken = {name for name, times in counts.items() if times == 1}
+    unique: list[Copy] = []
+    for index, copy in enumerate(made):
+        name = copy.name
+        if counts[name] > 1:
+            first = f"{name}-{index}"
+            tries = chain([first], (f"{first}-{number}" for number in count(2)))
+            name = next(one for one in tries if one not in taken)
+            taken.add(name)
+        unique.append(Copy(name, copy.item))
+    return unique
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,10 @@ from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
 
 
+class _Taken(PlanError):
+    """Which of two units comes first may be another one after a restart."""
+
+
 class Planner:
     """Reads runs, and models that a run did not name when it started."""
 
@@ -49,10 +53,12 @@ class Planner:
         kept = known.get(kept_name(unit)) if known is not None else None
         try:
             made = await self._made(live, unit.step) if kept is None else _copies_of(kept)
+            _refuse_taken(live, unit, made)
         except (ExpressionError, PlanError) as error:
             live.graph.open(unit.key, [unit.step.name])
             live.failed_early[unit.key] = str(error)
-            return KeptCopies(error=str(error)) if kept is None and _may_change(unit.step) else None
+            keeps = isinstance(error, _Taken) or _may_change(unit.step)
+            return KeptCopies(error=str(error)) if kept is None and keeps else None
         for copy in made:
             live.copies[(unit.job.name, copy.name)] = copy
         live.graph.open(unit.key, [copy.name for copy in made])
@@ -94,6 +100,17 @@ class Planner:
     def _model(self, run: Run, name: str) -> ModelDefinition:
         source = run.spec.models.get(name)
         return model_from_source(source) if source is not None else self._context.find_model(name)
+
+
+def _refuse_taken(live: LiveRun, unit: Unit, made: list[Copy]) -> None:
+    """Two steps of one name would be one record: neither could be told from the other."""
+    for copy in made:
+        other = live.graph.named((unit.job.name, copy.name))
+        if other is not None and other is not unit:
+            raise _Taken(
+                f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is another"
+                f" one called (step '{other.step.name}'): steps of a job need names of their own"
+            )
 
 
 def _may_take_long(workflow: Workflow, job: Job, step: Step, run: Run) -> bool:

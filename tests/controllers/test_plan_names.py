@@ -35,6 +35,8 @@ def names(template: str, xs: Any) -> list[str]:
         ("p-${{ self.x.k }}", [{"k": "v"}], ["p-v"]),
         ("p-${{ self.x.nope }}", [{"k": "v"}], ["p-0"]),
         ("probe", ["a", "a"], ["probe-a-0", "probe-a-1"]),
+        ("${{ self.x }}", ["w", "w", "w-0", "w-0-2"], ["w-0-3", "w-1", "w-0", "w-0-2"]),
+        ("${{ self.x }}", ["w", "w", "w-1", "w-1"], ["w-0", "w-1", "w-1-2", "w-1-3"]),
         ("probe", [], []),
         ("probe", ["é\nz\x1b[31m"], ["probe-é?z?[31m"]),
     ],

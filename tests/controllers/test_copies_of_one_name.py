@@ -1,0 +1,82 @@
+"""Two steps of one name would be one record: the run then hung, or said what nobody had done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from run_rig import TASK, Server
+
+from datastore.kinds import PENDING, RUNS, STEPS, Outcome
+
+GOOD = Outcome(ok=True, reason="completed")
+
+
+def step(name: str, items: str | None = None, **more: Any) -> dict[str, Any]:
+    each = {} if items is None else {"forEach": {"item": "i", "in": f"${{{{ {items} }}}}"}}
+    return {"name": name, "task": TASK, "labels": {"pool": "a"}, **each, **more}
+
+
+async def run_all(server: Server) -> None:
+    """Let every step that waits succeed, until none does."""
+    while names := [one.name for one in server.store.live(PENDING)]:
+        for name in names:
+            server.lease(name)
+            server.end(name, GOOD)
+        await server.look()
+
+
+def error_of(server: Server, name: str) -> str:
+    status = server.store.get(STEPS, name).status
+    assert status is not None
+    return str(status.error)
+
+
+@pytest.mark.parametrize("first", ["s-a", "z-a"])
+async def test_a_copy_that_is_called_like_a_step_fails_its_for_each(first: str) -> None:
+    """`s-a` is looked at before the `forEach`, `z-a` after it."""
+    server = Server()
+    template = first[0] + "-${{ self.i }}"
+    steps = [step(first), step(template, "['a', 'b']")]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    await run_all(server)
+    run = server.store.get(RUNS, "r")
+    assert run.state == "failed"
+    assert run.status is not None
+    assert (run.status.counts.total, run.status.counts.succeeded) == (2, 1)
+    failed = next(one for one in server.store.names(STEPS) if one != f"r.j.{first}")
+    assert f"makes a step '{first}', and so is another one called" in error_of(server, failed)
+
+
+async def test_which_of_two_for_each_has_the_name_stays_over_a_restart() -> None:
+    server = Server()
+    after = {n: [{"step": n, "condition": {"type": "succeeded"}}] for n in ("a", "x")}
+    late = step("s-${{self.i}}", "['b', 'a']", dependsOn=after["a"])
+    early = step("s-${{ self.i }}", "['a']", dependsOn=after["x"])
+    server.start(jobs=[{"name": "j", "steps": [late, early, step("a"), step("x")]}])
+    await server.look()
+    for name in ("x", "a"):
+        server.lease(f"r.j.{name}.1")
+        server.end(f"r.j.{name}.1", GOOD)
+        await server.look()
+    # Of two that have ended, the one that is written first is looked at first now.
+    server.restart()
+    await server.look()
+    await run_all(server)
+    run = server.store.get(RUNS, "r")
+    assert run.state == "failed"
+    assert run.status is not None
+    counts = run.status.counts
+    assert (counts.total, counts.succeeded, counts.failed) == (4, 3, 1)
+    assert server.store.get(STEPS, "r.j.s-a").state == "succeeded"
+
+
+async def test_copies_that_would_be_called_like_each_other_all_run() -> None:
+    server = Server()
+    server.start(jobs=[{"name": "j", "steps": [step("${{ self.i }}", "['w', 'w', 'w-0']")]}])
+    await server.look()
+    await run_all(server)
+    run = server.store.get(RUNS, "r")
+    assert run.state == "succeeded"
+    assert set(server.store.names(STEPS)) == {"r.j.w-0", "r.j.w-1", "r.j.w-0-2"}
