@@ -23,8 +23,6 @@ from datastore.layout import Layout
 from datastore.store import Store
 from swamp.tokens import DesiredToken, check_name, create_file, new_secret, say_revoked
 
-DURATION_MOST_S = 100 * 365.25 * 86_400
-
 _COMMENT = (
     "What is asked of this access token; see `swamp access token list`.\n"
     "Set `revoked: true` in spec to end it, for good. Deleting this file changes nothing."

@@ -55,6 +55,10 @@ class BadUrl(SwampError):
     """An address that no server can have."""
 
 
+class BadToken(SwampError):
+    """A text that no access token can be."""
+
+
 class RunLeft(Unreachable):
     """The server that runs a run is out of reach; the run is not over for that."""
 
@@ -144,10 +148,14 @@ class Client:
         """`server` is a URL (http, https, ws or wss), or the path of a socket.
 
         `token`: an access token. `ca_cert`: a PEM file of the authorities to trust, in place of the
-        machine's. BadUrl for a URL that is none, TlsError for a file that does not do.
+        machine's. BadUrl for a URL that is none, BadToken for a token, TlsError for a file that
+        does not do.
         """
         self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
-        self._token = token
+        self._token = token.strip() if token is not None else None
+        if self._token and not (self._token.isascii() and self._token.isprintable()):
+            # Not shown: it is a secret all the same.
+            raise BadToken("the access token holds characters that none has: it is NAME.SECRET")
         self._trust = client_context(ca_cert) if self._address.tls else None
         self._sleep = sleep
         self._now = now
@@ -345,15 +353,24 @@ def _parse(url: str) -> _Address:
     except ValueError as error:
         raise BadUrl(f"'{url}' is no server URL: {error}") from None
     tls = _TLS_SCHEMES.get(parts.scheme)
-    if tls is None or not parts.hostname or port == 0:
+    if tls is None or not parts.hostname or port == 0 or not _is_host(parts.hostname):
         raise BadUrl(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
     return _Address(
         shown=url,
         host=parts.hostname,
         port=port or (443 if tls else 80),
         tls=tls,
-        prefix=parts.path.rstrip("/"),
+        prefix=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"),
     )
+
+
+def _is_host(name: str) -> bool:
+    """Whether it can be asked for: no part of it is empty or too long."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def _of_socket(path: Path) -> _Address:

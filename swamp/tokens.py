@@ -22,6 +22,7 @@ from datastore.errors import AlreadyExists, DatastoreError, InvalidFile
 from datastore.ids import uuid7
 from datastore.kinds import TOKENS, TokenSpec
 from datastore.layout import Layout
+from datastore.plain_values import INT_MAX
 from datastore.record import API_VERSION, NAME_MAX_BYTES, Kind, is_record_name
 from datastore.store import Store
 from datastore.yaml_edit import new_file, set_field
@@ -60,6 +61,8 @@ async def create(
     check_name(name)
     if most != "unlimited" and most < 1:
         raise InvalidToken(f"a token lets at least 1 machine enroll, not {most}")
+    if most != "unlimited" and most > INT_MAX:
+        raise InvalidToken(f"so many machines can never enroll ({most}): say unlimited")
     if store.find(TOKENS, name) is not None:
         raise AlreadyExists(f"token '{name}' is there already; choose another name")
     spec = TokenSpec(

@@ -60,6 +60,8 @@ def _asked(
     """A connection to ask on, the path of the output, and what says who asks."""
     url = environment.get(DATA_URL_VARIABLE)
     token = environment.get(DATA_TOKEN_VARIABLE)
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise NotInAStep(f"{DATA_TOKEN_VARIABLE} is no token: leave it as the step was given it")
     if not url or not token:
         raise NotInAStep(
             f"{DATA_URL_VARIABLE} and {DATA_TOKEN_VARIABLE} are not set: outputs are put by steps,"

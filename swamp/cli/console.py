@@ -117,7 +117,7 @@ class Console:
 
         `needs_it`: also one that takes long to start is waited for.
         """
-        from swamp.client import BadUrl, Client
+        from swamp.client import BadToken, BadUrl, Client
 
         if url is None:
             self.asked = self.local_server(self.layout(), needs_it=needs_it)
@@ -126,6 +126,8 @@ class Console:
             self.asked = Client(url, token=self.token, ca_cert=self.ca_cert)
         except BadUrl as error:
             raise typer.BadParameter(f"--server {error}") from None
+        except BadToken as error:
+            raise typer.BadParameter(str(error)) from None
         self.asked.slow = self.note
         return self.asked
 

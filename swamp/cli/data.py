@@ -53,6 +53,8 @@ def put(
     from swamp.upload import put_output
 
     guessed = mimetypes.guess_type(name if file == "-" else file)[0]
+    if content_type is not None and not (content_type.isascii() and content_type.isprintable()):
+        raise typer.BadParameter("--content-type: expected one like text/plain")
     kind = content_type or guessed or "application/octet-stream"
     if file == "-":
         answer = put_output(os.environ, name, sys.stdin.buffer, kind)

@@ -102,7 +102,7 @@ def revoke(console: Console, name: TokenName) -> None:
 def _most(text: str) -> int | Literal["unlimited"]:
     if text == "unlimited":
         return "unlimited"
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= 1):
         raise typer.BadParameter(
             f"--max-enrollments '{text}': expected a number from 1, or unlimited"
         )

@@ -118,7 +118,8 @@ def connect(
     if not token:
         raise typer.BadParameter("no token: give --token or set SWAMP_WORKER_TOKEN")
     hide(token)
-    if not all(token.partition(".")):
+    token = token.strip()
+    if not (all(token.partition(".")) and token.isascii() and token.isprintable()):
         # Not shown: a secret alone may have been given.
         raise typer.BadParameter(
             "this is no token: expected NAME.SECRET, as printed by `swamp worker token create`"

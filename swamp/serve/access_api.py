@@ -16,7 +16,7 @@ from swamp.serve.answers import (
     refuse_if_degraded,
     unless_degraded,
 )
-from swamp.serve.requests import body_of
+from swamp.serve.requests import body_of, no_parameters, seconds_of
 from swamp.serve.served import Served
 
 
@@ -29,7 +29,7 @@ class AccessApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/api/v1/access", admin(self.tokens)),
+            web.get("/api/v1/access", admin(no_parameters(self.tokens))),
             web.post("/api/v1/access", admin(self.create)),
             web.post("/api/v1/access/{name}/revoke", admin(self.revoke)),
         ]
@@ -47,10 +47,10 @@ class AccessApi:
         role, note = body["role"], body.get("note")
         if role not in get_args(Role):
             raise ApiError(400, "bad_request", f"role must be one of {', '.join(get_args(Role))}")
-        if not (0 < body["durationS"] <= access_tokens.DURATION_MOST_S):
-            raise ApiError(400, "bad_request", "durationS must be seconds, of at most 100 years")
         served = self._served
-        wanted = access_tokens.AccessRequest(body["name"], role, body["durationS"], note)
+        wanted = access_tokens.AccessRequest(
+            body["name"], role, seconds_of(body, "durationS"), note
+        )
         made = await access_tokens.create(self._store, served.layout, wanted, served.clock.now())
         return await done(self._store, made, status=201)
 

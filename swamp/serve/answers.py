@@ -188,6 +188,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except SwampError as error:
         status, code = next((s, c) for kind, s, c in _STATUS if isinstance(error, kind))
         return _error(status, code, str(error))
+    except web.HTTPRequestEntityTooLarge as error:
+        return _error(error.status, "too_large", f"{request.method} {request.path}: {error.text}")
     except web.HTTPException as error:
         return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
     except ConnectionError as error:

@@ -32,7 +32,7 @@ from swamp.serve.answers import (
 from swamp.serve.asks_api import AsksApi
 from swamp.serve.metrics import Metrics
 from swamp.serve.queue_api import QueueApi
-from swamp.serve.requests import Parameters, body_of
+from swamp.serve.requests import Parameters, body_of, no_parameters, seconds_of
 from swamp.serve.served import Served
 from swamp.serve.starting import refused_of, start_run
 from swamp.serve.workers_api import WorkersApi
@@ -54,14 +54,14 @@ class Api:
         """Every route, for both applications."""
         return [
             web.get("/health", self.health),
-            web.get("/api/v1/problems", self.problems),
-            web.get("/api/v1/tokens", admin(self.tokens)),
+            web.get("/api/v1/problems", no_parameters(self.problems)),
+            web.get("/api/v1/tokens", admin(no_parameters(self.tokens))),
             web.post("/api/v1/tokens", admin(self.create_token)),
             web.post("/api/v1/tokens/{name}/revoke", admin(self.revoke_token)),
             web.get("/api/v1/runs", self.runs),
             web.post("/api/v1/runs", self.start_run),
             web.post("/api/v1/runs/prune", admin(self.prune_runs)),
-            web.get("/api/v1/runs/{id}", self.run),
+            web.get("/api/v1/runs/{id}", no_parameters(self.run)),
             web.post("/api/v1/runs/{id}/cancel", self.cancel_run),
             web.get("/api/v1/runs/{id}/events", self.run_events),
             *self._served.data.routes(),
@@ -116,7 +116,7 @@ class Api:
         most = body.get("maxEnrollments", 1)
         if most != "unlimited" and (not isinstance(most, int) or isinstance(most, bool)):
             raise ApiError(400, "bad_request", "maxEnrollments must be a number or 'unlimited'")
-        wanted = tokens.TokenRequest(body["name"], body["durationS"], most)
+        wanted = tokens.TokenRequest(body["name"], seconds_of(body, "durationS"), most)
         served = self._served
         made = await tokens.create(self._store, served.layout, wanted, served.clock.now())
         return await done(self._store, made, status=201)
@@ -155,9 +155,9 @@ class Api:
 
     async def start_run(self, request: web.Request) -> web.Response:
         refuse_if_degraded(self._store)
-        # What these two must be is said where they are used. The third is what older clients send.
-        optional = {"inputs": object, "priority": object, "initiatedBy": str}
-        body = await body_of(request, {"workflow": str}, optional)
+        # What these two must be is said where they are used.
+        optional = {"inputs": object, "priority": object}
+        body = await body_of(request, {"workflow": str}, optional, passed_over=("initiatedBy",))
         only = self._served.only_run
         if only is not None:
             held_by = self._store.get(RUNS, only)
@@ -224,8 +224,8 @@ class Api:
         runs, for_s, dry = body.get("keepRuns"), body.get("keepForS"), body.get("dryRun", False)
         if not (runs is None or (type(runs) is int and runs >= 0)):
             raise ApiError(400, "bad_request", "keepRuns must be a number from 0")
-        if not (for_s is None or (type(for_s) in (int, float) and for_s >= 0)):
-            raise ApiError(400, "bad_request", "keepForS must be seconds")
+        if for_s is not None:
+            for_s = seconds_of(body, "keepForS", zero=True)
         if dry is None:
             raise ApiError(400, "bad_request", "dryRun must be true or false")
         if runs is None and for_s is None:

@@ -15,6 +15,7 @@ from datastore.kinds import ACCESS, KINDS, PAUSES, TOKENS, WORKERS
 from datastore.record import Kind
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, told
+from swamp.serve.requests import no_parameters
 from swamp.serve.served import Served
 
 IN_FORCE_WITHIN_S = 5.0
@@ -32,7 +33,7 @@ class AsksApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/api/v1/pauses", self.pauses),
+            web.get("/api/v1/pauses", no_parameters(self.pauses)),
             web.post("/api/v1/desired/{kind}/{name}/look", admin(self.look)),
         ]
 

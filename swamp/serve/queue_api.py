@@ -15,6 +15,7 @@ from datastore.courtesy import Pause, each, in_order, let_go, no_pause
 from datastore.kinds import PENDING, Pending
 from swamp import views
 from swamp.serve.answers import ApiError
+from swamp.serve.requests import no_parameters
 from swamp.serve.served import Served
 
 CANDIDATES_MOST = 6
@@ -31,9 +32,9 @@ class QueueApi:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.get("/api/v1/queue", self.queue),
-            web.get("/api/v1/queue/{id}/explain", self.explain),
-            web.get("/api/v1/demand", self.demand),
+            web.get("/api/v1/queue", no_parameters(self.queue)),
+            web.get("/api/v1/queue/{id}/explain", no_parameters(self.explain)),
+            web.get("/api/v1/demand", no_parameters(self.demand)),
         ]
 
     async def queue(self, request: web.Request) -> web.StreamResponse:

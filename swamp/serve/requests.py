@@ -7,6 +7,7 @@ another question.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,10 +15,11 @@ from aiohttp import web
 
 from datastore.definitions.suggest import did_you_mean
 from datastore.plain_values import Unfit, from_json
-from swamp.serve.answers import ApiError
+from swamp.serve.answers import ApiError, Handler
 
 _LARGE_BYTES = 64 * 1024
 """A larger body is read in a thread: a megabyte takes some 40 ms."""
+_SECONDS_MOST = 100 * 365.25 * 86_400
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -68,10 +70,27 @@ class Parameters:
         return number
 
 
+def no_parameters(handler: Handler) -> Handler:
+    """A handler of questions that know none."""
+
+    @functools.wraps(handler)
+    async def refusing(request: web.Request) -> web.StreamResponse:
+        Parameters(request, ())
+        return await handler(request)
+
+    return refusing
+
+
 async def body_of(
-    request: web.Request, needed: Mapping[str, Any], optional: Mapping[str, Any] | None = None
+    request: web.Request,
+    needed: Mapping[str, Any],
+    optional: Mapping[str, Any] | None = None,
+    passed_over: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The request's JSON object: with all that is needed, of these types, and nothing unknown."""
+    """The request's JSON object: with all that is needed, of these types, and nothing unknown.
+
+    `passed_over`: fields of older clients that mean nothing any more.
+    """
     data = await request.read()
     try:
         # Bytes would be taken in more than one way, and some of what is no Unicode as it is.
@@ -93,8 +112,20 @@ async def body_of(
     for field, kind in allowed.items():
         if body.get(field) is not None and not _is_a(kind, body[field]):
             raise bad_request(f"'{field}' in the body is not what it must be")
-    _refuse_unknown("field in the body", body, {*needed, *allowed})
+    given = [field for field in body if field not in passed_over]
+    _refuse_unknown("field in the body", given, {*needed, *allowed})
     return body
+
+
+def seconds_of(body: Mapping[str, Any], field: str, *, zero: bool = False) -> float:
+    """A duration that the body holds: more than nothing, `zero` aside, and at most 100 years."""
+    value = body[field]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (0 < value <= _SECONDS_MOST or (zero and value == 0)):
+        raise bad_request(
+            f"'{field}' must be seconds, {'from' if zero else 'more than'} 0, and at most 100 years"
+        )
+    return float(value)
 
 
 def _is_a(kind: Any, value: Any) -> bool:

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from swamp.serve.answers import ApiError
-from swamp.serve.requests import Parameters, body_of
+from swamp.serve.requests import Parameters, body_of, no_parameters, seconds_of
 
 
 def asked(query: str) -> Parameters:
@@ -101,3 +101,35 @@ async def test_a_body_is_taken() -> None:
     data = b'{"a": "x", "b": null}'
     assert await body_of(posted(data), {"a": str}, {"b": int}) == {"a": "x", "b": None}
     assert await body_of(posted(b""), {}) == {}
+
+
+@pytest.mark.parametrize("value", [0, -1, 1e300, 3.2e9, True, "1", None, 10**18])
+def test_seconds_that_are_none_or_too_many(value: Any) -> None:
+    with pytest.raises(
+        ApiError, match="'forS' must be seconds, more than 0, and at most 100 years"
+    ):
+        seconds_of({"forS": value}, "forS")
+
+
+def test_seconds() -> None:
+    assert seconds_of({"forS": 1}, "forS") == 1.0
+    assert seconds_of({"forS": 3.1e9}, "forS") == 3.1e9
+    assert seconds_of({"forS": 0}, "forS", zero=True) == 0.0
+
+
+async def test_a_field_of_older_clients_is_passed_over_and_not_advertised() -> None:
+    given = posted(b'{"a": "x", "old": 1}')
+    assert await body_of(given, {"a": str}, passed_over=("old",)) == {"a": "x", "old": 1}
+    with pytest.raises(ApiError) as refused:
+        await body_of(posted(b'{"a": "x", "zz": 1}'), {"a": str}, passed_over=("old",))
+    assert str(refused.value) == "no field in the body 'zz': there are a"
+
+
+async def test_a_question_without_parameters_refuses_each() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="all")
+
+    wrapped = no_parameters(answer)
+    assert (await wrapped(make_mocked_request("GET", "/x"))).status == 200
+    with pytest.raises(ApiError, match="no parameter 'y': there are none here"):
+        await wrapped(make_mocked_request("GET", "/x?y=1"))
