@@ -28,13 +28,16 @@ from datastore.observed_files import data_of
 from datastore.reader import read_records
 from datastore.record import Kind
 from datastore.record_file import read_record
-from datastore.sqlite_file import open_to_read
+from datastore.sqlite_file import is_broken, open_to_read
 
 SETTLED_S = 5.0
 """Files that changed less long ago may still be in somebody's hands, seconds."""
 
 RUNS_MOST = 3
 """So many runs are named one by one; more are counted."""
+
+ALIKE_MOST = 10
+"""So many records of a kind are named; more with the same fault are counted."""
 
 _TEMP = re.compile(r"\.[0-9]+-[0-9]+\.(tmp|swap)")
 
@@ -49,6 +52,12 @@ class Finding:
     check: str
     message: str
     way_out: str | None = None
+
+
+def cut_short(check: str, reason: str) -> Finding:
+    """Something that could not be looked at to its end."""
+    way_out = "mend it, e.g. move it away where it is no folder, then look again"
+    return Finding("error", check, f"the look ended early: {reason}", way_out)
 
 
 def people_files(layout: Layout) -> list[InvalidFile]:
@@ -70,13 +79,24 @@ def records(layout: Layout, *, is_served: bool) -> Iterator[Finding]:
 
     While one serves them, files of the last seconds are left to that: it puts them back.
     """
+    unread = _unread(layout)
+    if unread is not None:
+        # Without it every file would look like somebody else's.
+        way_out = "see the finding about the databases, then look again"
+        yield Finding("error", "records", f"not looked at, {unread}", way_out)
+        return
     young = time.time_ns() - int(SETTLED_S * 1e9) if is_served else None
     count, moved = 0, 0
     for kind in KINDS.values():
-        on_disk = files.scan(layout.observed(kind.folder))
+        try:
+            on_disk = files.scan(layout.observed(kind.folder))
+        except OSError as error:
+            yield cut_short("records", f"{layout.shown(Path(error.filename))}: {error.strerror}")
+            continue
         count += len(on_disk)
         known = _indexed(layout, kind)
         waiting = _in_journal(layout, kind)
+        suspects = 0
         for file, stat in sorted(on_disk.items()):
             name = file.removesuffix(".yaml")
             if known.get(name) == stat or name in waiting:
@@ -85,8 +105,12 @@ def records(layout: Layout, *, is_served: bool) -> Iterator[Finding]:
                 continue
             if name in known and _is_as_indexed(layout, kind, name):
                 moved += 1
-            else:
+                continue
+            suspects += 1
+            if suspects <= ALIKE_MOST:
                 yield from _suspect(layout, kind, name, is_known=name in known)
+        if suspects > ALIKE_MOST:
+            yield _more(layout, kind, suspects - ALIKE_MOST, "are not as the server wrote them")
         gone = [name for name in sorted(known.keys() - waiting) if f"{name}.yaml" not in on_disk]
         yield from _missing(layout, kind, gone)
     also = f"; {moved} of them were copied or touched, what they hold is as it was written"
@@ -186,15 +210,18 @@ def _is_as_indexed(layout: Layout, kind: Kind[Any, Any], name: str) -> bool:
 def _missing(layout: Layout, kind: Kind[Any, Any], names: list[str]) -> Iterator[Finding]:
     """Those of the names that have a row in the index and no file, also at a second look."""
     known = _indexed(layout, kind) if names else {}
-    for name in names:
-        path = layout.record_file(kind.folder, name)
-        if name in known and not path.exists():
-            yield Finding(
-                "warning",
-                "records",
-                f"{layout.shown(path)} is missing",
-                "nothing: the record is in the index, and the server writes the file again",
-            )
+    paths = [layout.record_file(kind.folder, name) for name in names if name in known]
+    missing = [path for path in paths if not path.exists()]
+    way_out = "nothing: the record is in the index, and the server writes the file again"
+    for path in missing[:ALIKE_MOST]:
+        yield Finding("warning", "records", f"{layout.shown(path)} is missing", way_out)
+    if len(missing) > ALIKE_MOST:
+        yield _more(layout, kind, len(missing) - ALIKE_MOST, "are missing")
+
+
+def _more(layout: Layout, kind: Kind[Any, Any], count: int, what: str) -> Finding:
+    folder = layout.shown(layout.observed(kind.folder))
+    return Finding("warning", "records", f"{count:,} more files of {folder}/ {what}", "as above")
 
 
 def _indexed(layout: Layout, kind: Kind[Any, Any]) -> dict[str, Stat]:
@@ -206,6 +233,20 @@ def _indexed(layout: Layout, kind: Kind[Any, Any]) -> dict[str, Stat]:
 def _in_journal(layout: Layout, kind: Kind[Any, Any]) -> set[str]:
     query = "SELECT DISTINCT name FROM rows WHERE kind = ?"
     return {name for (name,) in _query(layout.journal, query, (kind.folder,))}
+
+
+def _unread(layout: Layout) -> str | None:
+    """Why index or journal cannot be read just now; None where they can, or are of no use."""
+    for path in (layout.index, layout.journal):
+        if not path.exists():
+            continue
+        try:
+            with closing(open_to_read(path)) as db:
+                db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            if not is_broken(error):
+                return f"as {layout.shown(path)} cannot be read: {error}"
+    return None
 
 
 def _query(path: Path, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from datastore.checkup import Finding, Level
 from datastore.kinds import KINDS
 from datastore.layout import Layout
 from datastore.lock import lock_holder
-from datastore.sqlite_file import open_to_read, wal_path
+from datastore.sqlite_file import is_broken, open_to_read, wal_path
 
 SQLITE_VERSION = sqlite3.sqlite_version
 
@@ -42,7 +42,12 @@ def databases(layout: Layout) -> Iterator[Finding]:
         if not path.exists():
             yield Finding("ok", "databases", f"{shown} is not there yet")
             continue
-        trouble = _broken(path)
+        try:
+            trouble = _broken(path)
+        except sqlite3.Error as error:
+            later = "see the finding about the disk, then look again; leave the file where it is"
+            yield Finding("error", "databases", f"{shown} cannot be looked into: {error}", later)
+            continue
         if trouble is not None:
             yield Finding("error", "databases", f"{shown}: {trouble}", way_out)
             continue
@@ -145,10 +150,13 @@ def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
 
 
 def _broken(path: Path) -> str | None:
+    """What is wrong with the database; sqlite3.Error where it cannot be told just now."""
     try:
         with closing(open_to_read(path)) as db:
             rows = db.execute("PRAGMA integrity_check(5)").fetchall()
     except sqlite3.Error as error:
+        if not is_broken(error):
+            raise
         return str(error)
     found = [str(row[0]) for row in rows]
     return None if found == ["ok"] else "; ".join(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -68,17 +68,25 @@ def _looked_at(
 
     yield from _versions(health)
     yield from _server(health)
-    yield from checkup_disk.lock(layout, answers=client is not None)
-    yield from _settings(layout, health)
-    yield from _files(layout, client)
     is_served = client is not None or checkup_disk.is_held(layout)
-    yield from checkup.records(layout, is_served=is_served)
-    if not is_served:
-        yield from checkup.left_runs(layout)
-    yield from checkup.leftovers(layout)
-    yield from checkup_disk.databases(layout)
-    yield from checkup_disk.permissions(layout)
-    yield checkup_disk.room(layout)
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "lock": lambda: checkup_disk.lock(layout, answers=client is not None),
+        "settings": lambda: _settings(layout, health),
+        "files": lambda: _files(layout, client),
+        "records": lambda: checkup.records(layout, is_served=is_served),
+        "runs": lambda: () if is_served else checkup.left_runs(layout),
+        "leftovers": lambda: checkup.leftovers(layout),
+        "databases": lambda: checkup_disk.databases(layout),
+        "permissions": lambda: checkup_disk.permissions(layout),
+        "disk": lambda: [checkup_disk.room(layout)],
+    }
+    for check, look in looks.items():
+        try:
+            yield from look()
+        except OSError as error:
+            # The others are looked at all the same.
+            name = error.filename or "the disk"
+            yield checkup.cut_short(check, f"{name}: {error.strerror or error}")
 
 
 def _versions(health: dict[str, Any] | None) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from datastore import checkup_disk
+from datastore import checkup, checkup_disk
 from datastore.engine import open_engine
 from datastore.kinds import KINDS, PENDING, RUNS
 from datastore.layout import Layout
@@ -249,6 +249,59 @@ def test_little_room(opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch
     assert [one[:2] for one in wrong(swamp("doctor", "--json"))] == [("warning", "disk")]
     monkeypatch.setattr(checkup_disk, "ROOM_ERROR_BYTES", free * 2)
     assert swamp("doctor").code == 1
+
+
+def test_databases_that_cannot_be_read_just_now_are_no_broken_ones(
+    opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: on a full disk it advised to remove the index, and called records strangers'."""
+
+    def refuse(path: Path) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
+
+    monkeypatch.setattr(checkup, "open_to_read", refuse)
+    monkeypatch.setattr(checkup_disk, "open_to_read", refuse)
+    result = swamp("doctor", "--json")
+    assert wrong(result) == [
+        ("error", "records", "not looked at, as .swamp/index.db cannot be read: disk I/O error"),
+        ("error", "databases", ".swamp/journal.db cannot be looked into: disk I/O error"),
+        ("error", "databases", ".swamp/index.db cannot be looked into: disk I/O error"),
+    ]
+    assert "remove" not in result.out
+    assert "move it away" not in result.out
+
+
+def test_a_thousand_files_with_one_fault_are_eleven_lines(repo: Layout, swamp: Any) -> None:
+    engine = open_engine(repo, KINDS.values())
+    for number in range(1_000):
+        metadata = {**RUN["metadata"], "name": f"r{number:03}"}
+        run = {**RUN, "metadata": metadata}
+        engine.observed.follow(number + 1, [Stored(RUNS, f"r{number:03}", run)])
+    engine.observed.catch_up()
+    engine.close()
+    runs = sorted(repo.observed("runs").glob("*.yaml"))
+    for path in runs[:500]:
+        path.unlink()
+    for path in runs[500:]:
+        old(path, "a: [")
+    found = [message for _, _, message in wrong(swamp("doctor", "--json"))]
+    assert len(found) == 22
+    assert "490 more files of datastore/observed/runs/ are not as the server wrote them" in found
+    assert "490 more files of datastore/observed/runs/ are missing" in found
+
+
+def test_a_folder_that_is_none_spoils_no_other_look(opened: Layout, swamp: Any) -> None:
+    shutil.rmtree(opened.observed("runs"))
+    opened.observed("runs").write_text("no folder")
+    found = swamp("doctor", "--json")
+    assert ("error", "records", "datastore/observed/runs: Not a directory") in [
+        (level, check, message.removeprefix("the look ended early: "))
+        for level, check, message in wrong(found)
+    ]
+    checks = {one["check"] for one in found.json["findings"]}
+    assert {"lock", "files", "databases", "permissions", "disk"} <= checks
 
 
 def test_settings_that_cannot_be(opened: Layout, swamp: Any) -> None:
