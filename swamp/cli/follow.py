@@ -2,14 +2,17 @@
 
 A run of a server: the first Ctrl-C asks (or does what `--on-interrupt` says); the second one leaves
 at once, and the run goes on. A run of this process: the first one cancels it, the second one stops.
+SIGTERM, which is what a CI system sends, means the same; nobody is asked then.
 """
 
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -21,11 +24,18 @@ from swamp.cli.colors import paint
 from swamp.cli.console import Console
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from swamp.cli.run_lines import RunLines
     from swamp.client import Client
 
 TICK_S = 1.0
 INTERRUPTED = 130
+TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM."""
 
 
 class OnInterrupt(StrEnum):
@@ -67,7 +77,8 @@ def follow(console: Console, watch: Watch, lines: RunLines) -> None:
     from swamp.client import RunLeft, Unreachable
 
     try:
-        _follow(console, watch, lines)
+        with sigterm_interrupts():
+            _follow(console, watch, lines)
     except Unreachable as lost:
         if watch.is_here:
             raise
@@ -85,12 +96,13 @@ def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
                 receiver.start()
             status = _show(console, arrived, lines)
             break
-        except KeyboardInterrupt:
-            if interrupted or not _wants_cancel(watch.on_interrupt):
+        except KeyboardInterrupt as interrupt:
+            by_signal = isinstance(interrupt, Terminated)
+            if interrupted or not _wants_cancel(watch.on_interrupt, may_ask=not by_signal):
                 _say(watch.left)
-                raise typer.Exit(INTERRUPTED) from None
+                raise typer.Exit(TERMINATED if by_signal else INTERRUPTED) from None
             interrupted = True
-            _cancel(watch)
+            _cancel(watch, "SIGTERM" if by_signal else "Ctrl-C")
     if console.json:
         console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
     if status != "succeeded":
@@ -142,10 +154,24 @@ def _events(
         yield item
 
 
-def _wants_cancel(choice: OnInterrupt) -> bool:
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Meanwhile SIGTERM raises Terminated."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _wants_cancel(choice: OnInterrupt, *, may_ask: bool) -> bool:
     if choice is not OnInterrupt.ASK:
         return choice is OnInterrupt.CANCEL
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (may_ask and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print("\nCancel the run? [y/N] ", end="", file=sys.stderr, flush=True)
     try:
@@ -155,8 +181,8 @@ def _wants_cancel(choice: OnInterrupt) -> bool:
         return False
 
 
-def _cancel(watch: Watch) -> None:
-    watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": "interrupted by Ctrl-C"})
+def _cancel(watch: Watch, by: str) -> None:
+    watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": f"interrupted by {by}"})
     _say("Cancelling the run. Ctrl-C again leaves at once.")
 
 

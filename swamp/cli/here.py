@@ -5,8 +5,6 @@ There is nobody to leave the run to: Ctrl-C or SIGTERM cancels it, a second one 
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from swamp.cli.console import Console
@@ -36,13 +34,5 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
 
     with OwnRun(layout, request, kept(layout), report) as own:
         console.detail(f"run {own.id}")
-        before = signal.signal(signal.SIGTERM, _interrupt)
-        try:
-            watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
-            follow(console, watch, lines)
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+        watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
+        follow(console, watch, lines)

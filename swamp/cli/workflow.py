@@ -177,7 +177,9 @@ def run(
     ] = None,
     on_interrupt: Annotated[
         OnInterrupt,
-        typer.Option(help="What Ctrl-C does to the run of a server; one without is cancelled."),
+        typer.Option(
+            help="What Ctrl-C or SIGTERM do to the run of a server; one without is cancelled."
+        ),
     ] = OnInterrupt.ASK,
 ) -> None:
     from swamp.cli.follow import Watch, follow

@@ -247,3 +247,23 @@ def test_a_worker_forced_to_stop_hands_its_step_back(repo: Repo) -> None:
     assert {s["reason"] for s in ended if s["state"] == "expired"} == {
         "worker lost: it was stopped while the step ran"
     }
+
+
+def test_sigterm_means_what_ctrl_c_does(repo: Repo) -> None:
+    """Regression: what a CI system sends ended the client alone, whatever that was told to do."""
+    repo.shell_workflow("far", {"step": "true"})
+    repo.serve()
+    for choice, code, said in (
+        ("cancel", 1, "Cancelling the run"),
+        ("detach", 143, "The run goes on"),
+        ("ask", 143, "The run goes on"),
+    ):
+        client = repo.start("workflow", "run", "far", "--on-interrupt", choice)
+        assert client.stdout is not None
+        assert "Starting workflow far" in client.stdout.readline()
+        client.send_signal(signal.SIGTERM)
+        out, _ = client.communicate(timeout=30)
+        assert client.returncode == code, out
+        assert said in out
+        run = repo.json("run", "list")["runs"][0]
+        assert (run["status"] == "cancelled") == (choice == "cancel")
