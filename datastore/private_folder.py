@@ -72,7 +72,8 @@ class PrivateFolder:
         for folder in lost:
             log.warning("%s/ was removed: what was in it is lost", self._layout.shown(folder))
         if restored:
-            log.warning("%s was removed: written again from memory", ", ".join(restored))
+            are = "was" if len(restored) == 1 else "were"
+            log.warning("%s %s removed: written again from memory", ", ".join(restored), are)
 
     def _restore(self) -> tuple[list[Path], list[str]]:
         """Have everything again that can be; the folders that are lost, the names of the rest."""

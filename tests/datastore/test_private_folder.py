@@ -86,7 +86,7 @@ async def test_everything_is_written_again_though_nothing_happens(
     assert layout.key.read_bytes() == b"k" * 32 and layout.key.stat().st_mode & 0o777 == 0o600
     with pytest.raises(RepositoryLocked):
         RepositoryLock(layout).acquire()
-    await served.until(lambda: ".swamp/key was removed: written again" in caplog.text)
+    await served.until(lambda: ".swamp/key were removed: written again" in caplog.text)
     assert ".swamp/data/ was removed: what was in it is lost" in caplog.text
 
     # A power cut now would lose nothing: what is on disk is enough for a start.
