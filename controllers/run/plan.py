@@ -28,6 +28,8 @@ from datastore.errors import SwampError
 from datastore.kinds import Call, LabelRule, NotIn, Placement
 
 _SAFE = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
+COPIES_MOST = 100_000
+"""Each is a step with records of its own, whose memory and files the server has to have."""
 COPY_NAME_MAX = 100
 """Characters in the name of a copy that `forEach` makes."""
 
@@ -76,27 +78,39 @@ class Defaults:
 FindModel = Callable[[str], ModelDefinition]
 
 
+def items(step: Step, scope: Scope) -> Any:
+    """What the `forEach` of a step goes over: a list or a mapping; PlanError for anything else."""
+    assert step.for_each is not None
+    values = render(step.for_each.values, scope)
+    if not isinstance(values, Mapping | list):
+        raise PlanError(
+            f"forEach of step '{step.name}' needs a list or a mapping,"
+            f" '{step.for_each.values}' gives {type(values).__name__}"
+        )
+    if len(values) > COPIES_MOST:
+        raise PlanError(
+            f"forEach of step '{step.name}' goes over {len(values):,} items, at most"
+            f" {COPIES_MOST:,} are started: let each step take several"
+        )
+    return values
+
+
 def copies(step: Step, scope: Scope) -> list[Copy]:
     """The copies of a step: one, or one for each value of its `forEach`."""
     if step.for_each is None:
         return [Copy(step.name)]
-    values = render(step.for_each.values, scope)
+    values = items(step, scope)
     variable = step.for_each.item
     if isinstance(values, Mapping):
         made = [
             _copy(step, scope, {variable: {"key": key, "value": value}}, key)
             for key, value in values.items()
         ]
-    elif isinstance(values, list):
+    else:
         made = [
             _copy(step, scope, {variable: value}, _suffix(value, index))
             for index, value in enumerate(values)
         ]
-    else:
-        raise PlanError(
-            f"forEach of step '{step.name}' needs a list or a mapping,"
-            f" '{step.for_each.values}' gives {type(values).__name__}"
-        )
     return _unique(made)
 
 

@@ -12,11 +12,14 @@ from controllers.expressions import ExpressionError, needs_thread, roots_read
 from controllers.run.context import RunContext
 from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun
-from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, plan_step
+from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, items, plan_step
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
+
+_NAMED_AT_ONCE = 1_000
+"""To name so many copies takes some milliseconds."""
 
 
 class _Taken(PlanError):
@@ -67,7 +70,10 @@ class Planner:
         return KeptCopies(copies=[KeptCopy(name=one.name, item=dict(one.item)) for one in made])
 
     async def _made(self, live: LiveRun, step: Step) -> list[Copy]:
-        if step.for_each is not None and needs_thread([step.for_each.values, step.name]):
+        if step.for_each is None:
+            return copies(step, live.scope)
+        aside = needs_thread([step.for_each.values, step.name])
+        if aside or len(items(step, live.scope)) > _NAMED_AT_ONCE:
             made: list[Copy] = await self._context.offload(lambda: copies(step, live.scope))
             return made
         return copies(step, live.scope)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controllers.expressions import Scope
-from controllers.run.plan import COPY_NAME_MAX, copies, file_name
+from controllers.run.plan import COPIES_MOST, COPY_NAME_MAX, PlanError, copies, file_name
 from datastore.definitions.workflow import Step
 
 
@@ -49,6 +49,12 @@ def test_a_long_value_gives_a_short_name_that_differs_from_its_neighbour() -> No
     long = names("probe", ["y" * 500 + "1", "y" * 500 + "2"])
     assert len(set(long)) == 2
     assert all(len(name) <= COPY_NAME_MAX for name in long)
+
+
+def test_more_items_than_steps_can_be_are_refused() -> None:
+    assert len(names("probe", list(range(COPIES_MOST)))) == COPIES_MOST
+    with pytest.raises(PlanError, match="goes over 100,001 items, at most 100,000 are started"):
+        names("probe", list(range(COPIES_MOST + 1)))
 
 
 def test_parts_of_file_names_never_collide() -> None:
