@@ -13,8 +13,12 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-AT_ONCE = 4
-"""Turns that may be under way together: they share looks at the token's file, and transactions."""
+AT_ONCE, KNOWN_BESIDES = 4, 1
+"""Turns that may be under way together: they share looks at the token's file, and transactions. A
+worker that is known waits for none of those that are new."""
+
+KNOWN_IN_REST = 1
+"""So many that are known begin while the loop rests from the crowd."""
 
 WORK_S = 0.001
 """After so much work, the loop rests."""
@@ -36,6 +40,9 @@ class Rank(IntEnum):
     UPGRADE_KNOWN = 1
     ENROLL_NEW = 2
     UPGRADE_NEW = 3
+
+
+KNOWN = (Rank.ENROLL_KNOWN, Rank.UPGRADE_KNOWN)
 
 
 class Turn:
@@ -64,6 +71,7 @@ class Turns:
         self._open: dict[Turn, asyncio.TimerHandle] = {}
         """Turns that are under way, and when each is waited for no more."""
         self._resting = self._granting = False
+        self._in_rest = 0
         self._began_s = self._began_worked_s = 0.0
 
     @property
@@ -87,16 +95,23 @@ class Turns:
 
     def _grant(self) -> None:
         """Begin a turn; the next ones begin in rounds of the loop of their own."""
-        if self._resting or self._granting or len(self._open) >= AT_ONCE:
+        if self._granting or not self._may_begin():
             return
         granted = self._next()
         if granted is None:
             return
+        self._in_rest += self._resting
         turn = Turn(self._over)
         self._open[turn] = self._loop.call_later(TURN_MOST_S, self._over, turn)
         granted.set_result(turn)
         self._granting = True
         self._loop.call_soon(self._grant_on)
+
+    def _may_begin(self) -> bool:
+        known = any(not one.done() for rank in KNOWN for one in self._waiting[rank])
+        if self._resting and not (known and self._in_rest < KNOWN_IN_REST):
+            return False
+        return len(self._open) < AT_ONCE + (KNOWN_BESIDES if known else 0)
 
     def _grant_on(self) -> None:
         self._granting = False
@@ -125,7 +140,7 @@ class Turns:
         self._grant()
 
     def _rested(self) -> None:
-        self._resting = False
+        self._resting, self._in_rest = False, 0
         self._begin_to_count()
         self._grant()
 

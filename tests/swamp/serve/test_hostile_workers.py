@@ -277,6 +277,7 @@ async def test_of_a_crowd_known_workers_enroll_first_and_frames_of_enrolled_ones
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "KNOWN_BESIDES", 0)
     monkeypatch.setattr(turns, "TURN_MOST_S", 60.0)
     spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z", max_enrollments="unlimited")
     create_token(server.store, "crowd", spec, "secret", Made("crowd", SystemClock().now()))

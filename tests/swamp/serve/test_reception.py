@@ -89,6 +89,7 @@ async def opened() -> AsyncIterator[Hall]:
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "KNOWN_BESIDES", 0)
     monkeypatch.setattr(turns, "TURN_MOST_S", 60.0)
 
 

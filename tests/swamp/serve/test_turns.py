@@ -36,6 +36,7 @@ def idle() -> float:
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "KNOWN_BESIDES", 0)
     monkeypatch.setattr(turns, "TURN_MOST_S", 60.0)
 
 
@@ -140,3 +141,43 @@ async def test_after_work_the_loop_rests_and_waits_for_the_disk_count_as_rest(
         await rounds()
     most = turns.REST_MOST_S
     assert rests == pytest.approx([0.002 * share, max(0.0, 0.002 * share - 0.001), 0.0, most])
+
+
+async def test_a_worker_that_is_known_begins_beside_a_turn_of_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "KNOWN_BESIDES", 1)
+    gate = Turns(idle)
+    slow = await gate.begin(Rank.ENROLL_NEW)
+    async with asyncio.timeout(10):
+        beside = await gate.begin(Rank.ENROLL_KNOWN)
+    async with asyncio.TaskGroup() as tasks:
+        crowd = Crowd(gate, tasks)
+        for rank in (Rank.UPGRADE_KNOWN, Rank.ENROLL_NEW):
+            crowd.comes(rank)
+        await rounds()
+        assert crowd.order == [], "two are under way"
+        beside.over()
+        await rounds()
+        assert crowd.order == [Rank.UPGRADE_KNOWN], "the new one waits for the slow one"
+        slow.over()
+
+
+async def test_one_worker_that_is_known_begins_while_the_loop_rests_from_the_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "REST_MOST_S", 3600.0)
+    worked = 0.0
+    gate = Turns(lambda: worked)
+    first = await gate.begin(Rank.ENROLL_NEW)
+    worked = 3600.0
+    first.over()
+    async with asyncio.TaskGroup() as tasks:
+        crowd = Crowd(gate, tasks)
+        waiting = [
+            crowd.comes(rank) for rank in (Rank.ENROLL_NEW, Rank.ENROLL_KNOWN, Rank.ENROLL_KNOWN)
+        ]
+        await rounds()
+        assert crowd.order == [Rank.ENROLL_KNOWN]
+        for one in waiting:
+            one.cancel()
