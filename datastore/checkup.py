@@ -91,7 +91,8 @@ def records(layout: Layout, *, is_served: bool) -> Iterator[Finding]:
         try:
             on_disk = files.scan(layout.observed(kind.folder))
         except OSError as error:
-            yield cut_short("records", f"{layout.shown(Path(error.filename))}: {error.strerror}")
+            shown = layout.shown(layout.observed(kind.folder))
+            yield cut_short("records", f"{shown}: {error.strerror}")
             continue
         count += len(on_disk)
         known = _indexed(layout, kind)

@@ -23,7 +23,7 @@ _SHOWN = 60
 """Characters of the way to a value that are told."""
 
 _PERHAPS_UNFIT = re.compile(
-    r"\\u[dD][89a-fA-F]|(?:[0-9]{19}|[0-9][eE]\+?[0-9]{3,})(?:\s*[],}]|\s*\Z)"
+    r"\\u[dD][89a-fA-F]|[0-9]{300}|(?:[0-9]{19}|[0-9][eE]\+?[0-9]{3,})(?:\s*[],}]|\s*\Z)"
 )
 _PERHAPS_TOO_LARGE = re.compile(rb"[0-9]{19}(?:[],}]|\Z)")
 
