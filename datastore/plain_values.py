@@ -22,10 +22,11 @@ INT_MAX = (1 << 63) - 1
 _SHOWN = 60
 """Characters of the way to a value that are told."""
 
+# What is followed by a quote is the end of a text. Possessive: no digit is looked at twice.
 _PERHAPS_UNFIT = re.compile(
-    r"\\u[dD][89a-fA-F]|[0-9]{300}|(?:[0-9]{19}|[0-9][eE]\+?[0-9]{3,})(?:\s*[],}]|\s*\Z)"
+    r"\\u[dD][89a-fA-F]|(?<![0-9])[0-9]{19,}+(?!\")|[0-9][eE]\+?[0-9]{3,}+(?!\")"
 )
-_PERHAPS_TOO_LARGE = re.compile(rb"[0-9]{19}(?:[],}]|\Z)")
+_PERHAPS_TOO_LARGE = re.compile(rb"(?<![0-9])[0-9]{19,}+(?!\")")
 
 
 class Unfit(ValueError):
@@ -97,19 +98,27 @@ def _is_flat(value: Any) -> bool:
 
 def _parts(value: Any) -> Iterator[tuple[str, Any, int]]:
     """Every value inside, and every name: where it is, what it is, and how deep."""
-    rest = [("", value, 1)]
-    while rest:
-        at, one, depth = rest.pop()
-        yield at, one, depth
-        if depth > MAX_DEPTH:
-            continue
-        if isinstance(one, dict):
-            for key, inner in reversed(one.items()):
-                rest.append((f"{at}.{key}" if at else str(key), inner, depth + 1))
-                rest.append((f"a name in {at}" if at else "a name", str(key), depth))
-        elif isinstance(one, (list, tuple)):
-            numbers = reversed(range(len(one)))
-            rest.extend((f"{at}[{number}]", one[number], depth + 1) for number in numbers)
+    open_: list[Iterator[tuple[str, Any, int]]] = [iter([("", value, 1)])]
+    while open_:
+        for at, one, depth in open_[-1]:
+            yield at, one, depth
+            if depth <= MAX_DEPTH and isinstance(one, (dict, list, tuple)):
+                open_.append(_inside(at, one, depth))
+                break
+        else:
+            open_.pop()
+
+
+def _inside(at: str, value: Any, depth: int) -> Iterator[tuple[str, Any, int]]:
+    # Cut on the way: of long names in long lists, whole ways would take more room than the value.
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"a name in {at}" if at else "a name", key, depth
+            name = str(key)[: _SHOWN + 1]
+            yield f"{at}.{name}"[: _SHOWN + 1] if at else name, inner, depth + 1
+    else:
+        for number, inner in enumerate(value):
+            yield f"{at}[{number}]"[: _SHOWN + 1], inner, depth + 1
 
 
 def _problem(value: Any, depth: int) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
+from controllers.run.plan import file_name
 from datastore.definitions.conditions import Ended, holds
 from datastore.definitions.workflow import Job, Step, Workflow
 
@@ -80,6 +81,7 @@ class RunGraph:
         self._jobs: dict[str, _JobState] = {}
         self._units: dict[StepKey, Unit] = {}
         self._unit_of: dict[StepKey, Unit] = {}
+        self._recorded: dict[tuple[str, str], Unit] = {}
         self._step_users: dict[StepKey, list[Unit]] = {}
         self._job_users: dict[str, list[_JobState]] = {}
         self._opening: deque[Unit] = deque()
@@ -101,6 +103,7 @@ class RunGraph:
         self._jobs[job.name] = state
         for unit in units:
             self._units[unit.key] = unit
+            self._recorded[job.name, file_name(unit.step.name)] = unit
             for dependency in unit.step.depends_on:
                 self._step_users.setdefault((job.name, dependency.step), []).append(unit)
         for dependency_job in job.depends_on:
@@ -163,6 +166,7 @@ class RunGraph:
         unit.left = len(names)
         for name in names:
             self._unit_of[(key[0], name)] = unit
+            self._recorded.setdefault((key[0], file_name(name)), unit)
         if not names:
             self._end_unit(unit, "succeeded")
             return
@@ -255,10 +259,12 @@ class RunGraph:
             for name, job in self._jobs.items()
         }
 
-    def named(self, key: StepKey) -> Unit | None:
-        """The unit that has a copy of that name, or is written so and makes no others."""
-        written = self._units.get(key)
-        return written if written and written.step.for_each is None else self._unit_of.get(key)
+    def recorded(self, job: str, name: str) -> Unit | None:
+        """The unit whose copies have, or may have, the record that a copy of that name would have.
+
+        What `forEach` opens has one under its own name where that fails or is skipped.
+        """
+        return self._recorded.get((job, file_name(name)))
 
     def unit_of(self, key: StepKey) -> Unit:
         """The unit of a copy, or of a step that was never opened."""

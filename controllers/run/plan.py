@@ -139,20 +139,20 @@ def _suffix(value: Any, index: int) -> str:
 
 
 def _unique(made: list[Copy]) -> list[Copy]:
-    """Copies with one name get their position appended: each must be a step of its own.
+    """Copies of one name, or one record, get their position appended: each is a step of its own.
 
     Where another one is called like that, more is appended. Equal lists give equal names.
     """
-    counts = Counter(copy.name for copy in made)
-    taken = {name for name, times in counts.items() if times == 1}
+    counts = Counter(file_name(copy.name) for copy in made)
+    taken = {record for record, times in counts.items() if times == 1}
     unique: list[Copy] = []
     for index, copy in enumerate(made):
         name = copy.name
-        if counts[name] > 1:
+        if counts[file_name(name)] > 1:
             first = f"{name}-{index}"
             tries = chain([first], (f"{first}-{number}" for number in count(2)))
-            name = next(one for one in tries if one not in taken)
-            taken.add(name)
+            name = next(one for one in tries if file_name(one) not in taken)
+            taken.add(file_name(name))
         unique.append(Copy(name, copy.item))
     return unique
 

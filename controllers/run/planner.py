@@ -62,12 +62,14 @@ class Planner:
             live.failed_early[unit.key] = str(error)
             keeps = isinstance(error, _Taken) or _may_change(unit.step)
             return KeptCopies(error=str(error)) if kept is None and keeps else None
+        keep = None
+        if kept is None and _may_change(unit.step):
+            aside = len(made) > _NAMED_AT_ONCE
+            keep = await self._context.offload(lambda: _kept(made)) if aside else _kept(made)
         for copy in made:
             live.copies[(unit.job.name, copy.name)] = copy
         live.graph.open(unit.key, [copy.name for copy in made])
-        if kept is not None or not _may_change(unit.step):
-            return None
-        return KeptCopies(copies=[KeptCopy(name=one.name, item=dict(one.item)) for one in made])
+        return keep
 
     async def _made(self, live: LiveRun, step: Step) -> list[Copy]:
         if step.for_each is None:
@@ -111,7 +113,7 @@ class Planner:
 def _refuse_taken(live: LiveRun, unit: Unit, made: list[Copy]) -> None:
     """Two steps of one name would be one record: neither could be told from the other."""
     for copy in made:
-        other = live.graph.named((unit.job.name, copy.name))
+        other = live.graph.recorded(unit.job.name, copy.name)
         if other is not None and other is not unit:
             raise _Taken(
                 f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is another"
@@ -129,6 +131,10 @@ def _may_take_long(workflow: Workflow, job: Job, step: Step, run: Run) -> bool:
 def kept_name(unit: Unit) -> str:
     """What the copies of a unit are kept under in the run's record."""
     return f"{unit.job.name}/{unit.step.name}"
+
+
+def _kept(made: list[Copy]) -> KeptCopies:
+    return KeptCopies(copies=[KeptCopy(name=one.name, item=dict(one.item)) for one in made])
 
 
 def _copies_of(kept: KeptCopies) -> list[Copy]:

@@ -38,6 +38,11 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM."""
 
 
+def code_of(interrupt: KeyboardInterrupt) -> int:
+    """What a command ends with that was interrupted so."""
+    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+
+
 class OnInterrupt(StrEnum):
     """What the first Ctrl-C does."""
 
@@ -99,10 +104,12 @@ def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
         except KeyboardInterrupt as interrupt:
             by_signal = isinstance(interrupt, Terminated)
             if interrupted or not _wants_cancel(watch.on_interrupt, may_ask=not by_signal):
-                _say(watch.left)
-                raise typer.Exit(TERMINATED if by_signal else INTERRUPTED) from None
+                raise _leaves(watch, interrupt) from None
             interrupted = True
-            _cancel(watch, "SIGTERM" if by_signal else "Ctrl-C")
+            try:
+                _cancel(watch, "SIGTERM" if by_signal else "Ctrl-C")
+            except KeyboardInterrupt as again:
+                raise _leaves(watch, again) from None
     if console.json:
         console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
     if status != "succeeded":
@@ -181,9 +188,14 @@ def _wants_cancel(choice: OnInterrupt, *, may_ask: bool) -> bool:
         return False
 
 
+def _leaves(watch: Watch, interrupt: KeyboardInterrupt) -> typer.Exit:
+    _say(watch.left)
+    return typer.Exit(code_of(interrupt))
+
+
 def _cancel(watch: Watch, by: str) -> None:
     watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": f"interrupted by {by}"})
-    _say("Cancelling the run. Ctrl-C again leaves at once.")
+    _say(f"Cancelling the run. {by} again leaves at once.")
 
 
 def _say(line: str) -> None:

@@ -182,7 +182,7 @@ def run(
         ),
     ] = OnInterrupt.ASK,
 ) -> None:
-    from swamp.cli.follow import Watch, follow
+    from swamp.cli.follow import Watch, code_of, follow, sigterm_interrupts
     from swamp.cli.here import run_here
     from swamp.cli.inputs import read_inputs
     from swamp.cli.run_lines import RunLines
@@ -195,15 +195,16 @@ def run(
     if client is None:
         run_here(console, body, lines)
         return
-    try:
-        started = client.post("/api/v1/runs", body)
-    except KeyboardInterrupt:
-        console.note("The server may have taken the run on already; see: swamp run list")
-        raise
-    console.detail(f"run {started['id']}")
-    for warning in started.get("warnings", ()):
-        console.warn(warning)
-    follow(console, Watch(client, started["id"], 0, on_interrupt, server), lines)
+    with sigterm_interrupts():
+        try:
+            started = client.post("/api/v1/runs", body)
+        except KeyboardInterrupt as interrupt:
+            console.note("The server may have taken the run on already; see: swamp run list")
+            raise typer.Exit(code_of(interrupt)) from None
+        console.detail(f"run {started['id']}")
+        for warning in started.get("warnings", ()):
+            console.warn(warning)
+        follow(console, Watch(client, started["id"], 0, on_interrupt, server), lines)
 
 
 def _checked(file: Looked, catalog: Catalog) -> dict[str, Any]:

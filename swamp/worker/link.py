@@ -46,6 +46,8 @@ STOOD_STILL_HEARTBEATS = 0.75
 """Who has not looked at the clock for so long stood still: it does so twice in a heartbeat."""
 WOKEN_HEARTBEATS = 1.0
 """So long after it stood still, its socket has to show that it is good, or another one be had."""
+LOOK_S = 1.0
+"""How often it looks at the clock while it waits for the answer to its enrollment."""
 BACKLOG_MAX = 1000
 
 RETRY_FIRST_S = 1.0
@@ -119,6 +121,7 @@ class Link:
         """When it last looked at the clock, and when the orchestrator last counted on this."""
         self._woke_at: float | None = None
         """Since when the socket is in doubt."""
+        self._looks: asyncio.TimerHandle | None = None
         self._pings = 0
         self._asked: int | None = None
         """The ping whose answer shows that the orchestrator still counts on this socket."""
@@ -129,11 +132,15 @@ class Link:
         # From here on: it may be stopped between the answer and the first look at the clock.
         self._beat_at = real_time.now_s()
         await self._send(encode(frame))
+        self._look_at_clock()
         try:
             async with asyncio.timeout(ENROLL_TIMEOUT_S):
                 answer, *self._behind = await self._receive()
         except TimeoutError:
             raise SocketLost(f"no answer to the enrollment within {ENROLL_TIMEOUT_S:g} s") from None
+        finally:
+            if self._looks is not None:
+                self._looks.cancel()
         if isinstance(answer, EnrollRefused):
             raise EnrollmentRefused(answer)
         if not isinstance(answer, Enrolled):
@@ -252,6 +259,13 @@ class Link:
             return False
         self._beat_at = self._woke_at = now_s
         return True
+
+    def _look_at_clock(self) -> None:
+        """Again and again while the answer is waited for: to wait is not to stand still."""
+        now_s = real_time.now_s()
+        if now_s - self._beat_at < 2 * LOOK_S:
+            self._beat_at = now_s
+            self._looks = self._loop.call_later(LOOK_S, self._look_at_clock)
 
     def _ping(self, outbox: Outbox) -> int:
         self._pings += 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from run_rig import TASK, Server
 
+from controllers.run.plan import file_name
 from datastore.kinds import PENDING, RUNS, STEPS, Outcome
 
 GOOD = Outcome(ok=True, reason="completed")
@@ -47,6 +48,42 @@ async def test_a_copy_that_is_called_like_a_step_fails_its_for_each(first: str) 
     assert (run.status.counts.total, run.status.counts.succeeded) == (2, 1)
     failed = next(one for one in server.store.names(STEPS) if one != f"r.j.{first}")
     assert f"makes a step '{first}', and so is another one called" in error_of(server, failed)
+
+
+@pytest.mark.parametrize("items", ["data.latest('m', 'none')", "['x']"])
+async def test_the_name_of_a_for_each_is_its_own_also_where_it_makes_none(items: str) -> None:
+    """Regression: one that fails, or is skipped, has a record under its own name."""
+    server = Server()
+    never = {"dependsOn": [{"step": "z", "condition": {"type": "failed"}}]}
+    steps = [step("${{ self.i }}", "['s']"), step("s", items, **never), step("z")]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    await run_all(server)
+    run = server.store.get(RUNS, "r")
+    assert run.state == "failed"
+    assert run.status is not None
+    counts = run.status.counts
+    assert (counts.failed, counts.skipped, counts.succeeded) == (1, 1, 1)
+
+
+async def test_long_names_that_would_have_one_record_have_two() -> None:
+    """Regression: of a longer name its record keeps a beginning and 32 bits, and those collide."""
+    names = two_of_one_record("s/bucket-of-the-company/exports/of-the-last-quarter/part-")
+    server = Server()
+    server.start(jobs=[{"name": "j", "steps": [step("${{ self.i }}", str(names))]}])
+    await server.look()
+    await run_all(server)
+    assert server.store.get(RUNS, "r").state == "succeeded"
+    assert len(server.store.names(STEPS)) == 2
+
+
+def two_of_one_record(beginning: str) -> list[str]:
+    seen: dict[str, str] = {}
+    for number in range(1_000_000):
+        name = f"{beginning}{number:06}"
+        if (other := seen.setdefault(file_name(name), name)) != name:
+            return [other, name]
+    raise AssertionError("no two names met")
 
 
 async def test_which_of_two_for_each_has_the_name_stays_over_a_restart() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -66,6 +67,8 @@ def test_what_can_be_kept_is_fit(value: Any) -> None:
         '[-1E+400 , "x"]',
         "[" + "1" * 400 + ".0]",
         "1" + "0" * 310 + "e5",
+        "[1" + "0" * 308 + "e10]",
+        "[1" + "0" * 400 + ".0]",
         '{"a":9223372036854775808}',
         "[" * 65 + "]" * 65,
         "[" * 100_000 + "]" * 100_000,
@@ -74,6 +77,18 @@ def test_what_can_be_kept_is_fit(value: Any) -> None:
 def test_json_that_cannot_be_kept_is_unfit(text: str) -> None:
     with pytest.raises(Unfit):
         from_json(text)
+
+
+def test_to_say_where_takes_no_room() -> None:
+    """Regression: a body of 70 kB took 600 MB, as the way to each of its values was written out."""
+    text = json.dumps({"k" * 30_000: [1] * 20_000 + [1 << 64]})
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unfit, match="k… does not fit 64 bits"):
+            from_json(text)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "[", "", "{'a': 1}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -411,3 +412,16 @@ async def test_what_runs_is_offered_once_more_by_a_machine_that_slept_for_too_lo
     assert again.enroll.running == ["d1"]
     gate.let_through()
     assert (await again.result("d1")).outcome.ok
+
+
+async def test_who_waits_for_the_answer_to_its_enrollment_does_not_stand_still(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: who had waited at the gate for long was in doubt, and soon lost its socket."""
+    monkeypatch.setattr(link, "LOOK_S", 0.1)
+    orchestrator.heartbeat_s = 0.8
+    start()
+    socket = await orchestrator.dialled()
+    await asyncio.sleep(0.8)
+    await socket.send_together(orchestrator.welcome(), shell("d1", "true"))
+    assert (await socket.expect(Accepted)).dispatch == "d1"
