@@ -86,7 +86,14 @@ def permissions(layout: Layout) -> Iterator[Finding]:
     kinds = [path for kind in KINDS for path in (layout.observed(kind), layout.desired(kind))]
     private = [layout.private, layout.events, layout.logs, layout.data]
     folders = [layout.root, layout.history, *kinds, *private]
-    closed = [one for one in folders if one.exists() and not os.access(one, os.W_OK | os.X_OK)]
+    parents = [layout.models, layout.workflows, layout.datastore, layout.desired("")]
+    for one in (*parents, *folders):
+        if os.path.lexists(one) and not one.is_dir():
+            what = f"{layout.shown(one)} is no folder, and has to be one"
+            way_out = "move it away: the server makes the folder anew"
+            yield Finding("error", "permissions", what, way_out)
+    there = [one for one in folders if one.is_dir()]
+    closed = [one for one in there if not os.access(one, os.W_OK | os.X_OK)]
     if closed:
         yield Finding(
             "error",

@@ -8,13 +8,16 @@ asks, and what was named waits here, each path once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from watchfiles import watch
+
+from datastore.unicode_text import is_unicode
 
 Begun = Callable[[], object]
 
@@ -33,6 +36,21 @@ class _Over:
         return self.now or self._stop.is_set()
 
 
+def _nameable(folders: Iterable[Path]) -> tuple[Sequence[Path], bool]:
+    """What can be watched although something below has a name that is no text.
+
+    Such folders are left out, and the others named one by one; without any, all that is below.
+    """
+    folders, each, others = tuple(folders), list[Path](), 0
+    for root in folders:
+        for path, inside, _ in os.walk(root):
+            each.append(Path(path))
+            good = [name for name in inside if is_unicode(name)]
+            others += len(inside) - len(good)
+            inside[:] = good
+    return (each, False) if others else (folders, True)
+
+
 class FileEvents:
     """Events of some folders, whatever happened to whichever path."""
 
@@ -48,6 +66,8 @@ class FileEvents:
         self._below = below
         self._debounce_ms = debounce_ms
         self._step_ms = step_ms
+        self._refused = False
+        """Whether a watch of all that is below has been refused: one name is enough for that."""
         self._named: dict[str, None] = {}
         self._some = asyncio.Event()
 
@@ -71,11 +91,26 @@ class FileEvents:
 
         `told` has something done on the loop.
         """
+        folders, below = _nameable(self._folders) if self._refused else (self._folders, self._below)
+        try:
+            self._hand_over(folders, below, over, (told, begun))
+        except (ValueError, RuntimeError):
+            self._refused = self._below
+            raise
+
+    def _hand_over(
+        self,
+        folders: Sequence[Path],
+        below: bool,
+        over: _Over,
+        tells: tuple[Callable[[Begun], object], Begun],
+    ) -> None:
+        told, begun = tells
         has_begun = False
         for batch in watch(
-            *self._folders,
+            *folders,
             watch_filter=None,
-            recursive=self._below,
+            recursive=below,
             debounce=self._debounce_ms,
             step=self._step_ms,
             stop_event=over,

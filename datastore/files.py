@@ -204,7 +204,7 @@ def scan(
 
 def editions(folder: str | Path, pause: Pause = no_pause) -> dict[str, Edition]:
     """As `scan`, for a folder of people's files; without those whose names are no UTF-8."""
-    found = _scan(folder, pause, [], edition_in)
+    found = _scan(folder, pause, [], edition_in) if os.path.isdir(folder) else {}
     return {name: edition for name, edition in found.items() if is_unicode(name)}
 
 

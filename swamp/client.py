@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
+from swamp.host_name import is_host
 from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def _parse(url: str) -> _Address:
     except ValueError as error:
         raise BadUrl(f"'{url}' is no server URL: {error}") from None
     tls = _TLS_SCHEMES.get(parts.scheme)
-    if tls is None or not parts.hostname or port == 0 or not _is_host(parts.hostname):
+    if tls is None or not parts.hostname or port == 0 or not is_host(parts.hostname):
         raise BadUrl(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
     return _Address(
         shown=url,
@@ -362,15 +363,6 @@ def _parse(url: str) -> _Address:
         tls=tls,
         prefix=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"),
     )
-
-
-def _is_host(name: str) -> bool:
-    """Whether it can be asked for: no part of it is empty or too long."""
-    try:
-        name.encode("idna")
-    except UnicodeError:
-        return False
-    return True
 
 
 def _of_socket(path: Path) -> _Address:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datastore.errors import InvalidFile, NotFound, SwampError
+from datastore.errors import NO_UTF8_NAME, InvalidFile, NotFound, SwampError
+from datastore.unicode_text import is_unicode
 from swamp.cli.console import Console
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue
         shown = layout.shown(path)
+        if not is_unicode(shown):
+            yield Looked(shown, None, InvalidFile(shown, NO_UTF8_NAME))
+            continue
         try:
             odd = oddity(path)
             if odd is not None:

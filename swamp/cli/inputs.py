@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from datastore.plain_values import Unfit, from_json
+from datastore.plain_values import MAX_DEPTH, TOO_DEEP, Unfit, from_json
 
 _JSON_SUFFIX = ":json"
 
@@ -49,6 +49,8 @@ def _set(inputs: dict[str, Any], dotted: str, value: Any, option: str) -> None:
     *parents, last = dotted.split(".")
     if not all((*parents, last)):
         raise typer.BadParameter(f"--input '{option}': a key between dots is empty")
+    if len(parents) > MAX_DEPTH:
+        raise typer.BadParameter(f"--input '{option[:40]}…': {TOO_DEEP}")
     inner = inputs
     for parent in parents:
         inner = inner.setdefault(parent, {})

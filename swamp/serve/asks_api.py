@@ -11,8 +11,9 @@ from typing import Any
 
 from aiohttp import web
 
+from datastore.errors import printable
 from datastore.kinds import ACCESS, KINDS, PAUSES, TOKENS, WORKERS
-from datastore.record import Kind
+from datastore.record import Kind, is_record_name
 from swamp import views
 from swamp.serve.answers import ApiError, admin, done, told
 from swamp.serve.requests import no_parameters
@@ -49,6 +50,8 @@ class AsksApi:
         kind, name = KINDS.get(request.match_info["kind"]), request.match_info["name"]
         if kind is None:
             raise ApiError(404, "not_found", f"no kind '{request.match_info['kind']}'")
+        if not is_record_name(name):
+            raise ApiError(404, "not_found", f"nothing can be called '{printable(name[:80])}'")
         await self._served.look_at_desired(kind, name)
         if self._served.only_run is not None and kind in _OF_SERVERS:
             # The process of one run leaves these to the next server.

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from datastore.errors import SwampError
+from swamp.host_name import is_host
 from swamp.protocol import DATA_PATH, DEATH_PATH
 
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
@@ -45,7 +46,7 @@ def socket_url(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:
         raise BadUrl(_NO_ADDRESS.format(url)) from None
-    if parts.scheme.lower() not in _SCHEMES or not parts.hostname:
+    if parts.scheme.lower() not in _SCHEMES or not is_host(parts.hostname or ""):
         raise BadUrl(_NO_ADDRESS.format(url))
     if "@" in parts.netloc:
         raise BadUrl(

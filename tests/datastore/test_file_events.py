@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+
+import pytest
 
 from datastore.file_events import FileEvents
 
@@ -40,6 +43,32 @@ async def test_events_are_taken_while_nobody_asks_for_them(tmp_path: Path) -> No
     missing = {str(tmp_path / f"{number}.yaml") for number in range(200)}
     while missing:
         missing -= set(await asyncio.wait_for(some.named(50), 10))
+    stop.set()
+    await asyncio.wait_for(following, 10)
+
+
+async def test_a_folder_whose_name_is_no_text_is_left_out_and_all_others_are_followed(
+    tmp_path: Path,
+) -> None:
+    """Regression: one such folder turned the events of the whole repository off."""
+    bad = tmp_path / os.fsdecode(b"d\xff")
+    for folder in (bad, tmp_path / "good"):
+        folder.mkdir()
+    some, stop, begun = events(tmp_path), asyncio.Event(), asyncio.Event()
+    first = asyncio.ensure_future(some.follow(stop, begun.set))
+    (bad / "x.yaml").touch()
+    os.listdir(bad)
+    with pytest.raises((ValueError, RuntimeError)):
+        await asyncio.wait_for(first, 10)
+    begun.clear()
+    following = asyncio.ensure_future(some.follow(stop, begun.set))
+    await asyncio.wait_for(begun.wait(), 10)
+    paths = (tmp_path / "good" / "a.yaml", tmp_path / "b.yaml")
+    for path in paths:
+        path.touch()
+    wanted = {str(path) for path in paths}
+    while wanted:
+        wanted -= set(await asyncio.wait_for(some.named(50), 10))
     stop.set()
     await asyncio.wait_for(following, 10)
 

@@ -300,6 +300,16 @@ def test_a_folder_that_is_none_spoils_no_other_look(opened: Layout, swamp: Any) 
         (level, check, message.removeprefix("the look ended early: "))
         for level, check, message in wrong(found)
     ]
+    shutil.rmtree(opened.workflows)
+    opened.workflows.write_text("no folder")
+    shutil.rmtree(opened.desired("workers"))
+    opened.desired("workers").write_text("no folder")
+    (opened.models / "bad.yaml").write_text("a: [")
+    found = swamp("doctor", "--json")
+    told = [message for _, _, message in wrong(found)]
+    assert "workflows is no folder, and has to be one" in told
+    assert "datastore/desired/workers is no folder, and has to be one" in told
+    assert any(message.startswith("models/bad.yaml") for message in told)
     checks = {one["check"] for one in found.json["findings"]}
     assert {"lock", "files", "databases", "permissions", "disk"} <= checks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -31,11 +32,28 @@ def test_a_line_end_of_another_system_is_no_part_of_a_token(
     assert "no server listens" in found.err
 
 
-@pytest.mark.parametrize("host", ["a" * 300 + ".x", "..x", "a..b"])
+@pytest.mark.parametrize("host", ["a" * 300 + ".x", "a" * 64, "..x", "a..b", "a b", "\xe9" * 64])
 def test_a_host_that_can_be_none(repo: Layout, swamp: Any, host: str) -> None:
     found = swamp("run", "list", "--server", f"http://{host}:1")
     assert found.code == 2
     assert "is no server URL" in found.err
+    found = swamp("worker", "connect", f"ws://{host}:1", "--no-reconnect", "--token", "w.x")
+    assert found.code == 2
+    assert "is not an address of an orchestrator" in found.err
+
+
+def test_an_input_that_is_nested_without_end(repo: Layout, swamp: Any) -> None:
+    found = swamp("workflow", "run", "w", "--input", f"x{'.a' * 3_000}=1")
+    assert found.code == 2
+    assert "is nested deeper than 64 levels" in found.err
+
+
+def test_a_file_that_the_server_does_not_read_is_not_valid(repo: Layout, swamp: Any) -> None:
+    name = os.fsdecode(b"b\xff.yaml")
+    (repo.models / name).write_text("name: m\ntype: command/shell\n")
+    found = swamp("model", "validate")
+    assert found.code == 1
+    assert "its name is no UTF-8" in found.out + found.err
 
 
 def test_a_path_may_hold_any_letter(repo: Layout, swamp: Any) -> None:
