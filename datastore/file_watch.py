@@ -46,7 +46,7 @@ GUARD_S = 1.0
 SETTLE_S = 0.1
 """A file with a problem is looked at once more before that is told: many editors empty it first."""
 
-_DEBOUNCE_MS, _STEP_MS = 20, 10
+_DEBOUNCE_MS, _STEP_MS = 40, 20
 """No longer: events that pile up are handed out in one go, with the interpreter held."""
 _OBSERVED_DEBOUNCE_MS, _OBSERVED_STEP_MS = 500, 200
 """Files of `observed/` change all day and nobody waits for them: events are taken in lots."""
