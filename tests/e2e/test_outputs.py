@@ -294,4 +294,4 @@ def test_json_that_holds_no_unicode_fails_the_step_that_reads_it(repo: Repo) -> 
     steps = steps_of(repo, "bad")
     assert steps["put"]["state"] == "succeeded"
     assert steps["read"]["state"] == "failed"
-    assert "output 'o' of model 'bad-put' holds a character that is no" in str(steps["read"])
+    assert "output 'o' of model 'bad-put': a holds a character that is no" in str(steps["read"])
