@@ -57,6 +57,11 @@ class LiveRun:
         unit = self.graph.unit_of(key)
         return unit.job, unit.step
 
+    def template(self, key: StepKey) -> str | None:
+        """The step as written, of a copy that `forEach` made; None for any other."""
+        written = self.written(key)[1].name
+        return None if written == key[1] else written
+
     def count(self, state: str) -> None:
         """One more step ended in `state`."""
         self.counts[state] = self.counts.get(state, 0) + 1

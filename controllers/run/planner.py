@@ -15,7 +15,7 @@ from controllers.run.live import LiveRun
 from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, items, plan_step
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.definitions.workflow import Job, Step, Workflow
-from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
+from datastore.kinds import PENDING, RUNS, STEPS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
 
 _NAMED_AT_ONCE = 1_000
@@ -56,7 +56,7 @@ class Planner:
         kept = known.get(kept_name(unit)) if known is not None else None
         try:
             made = await self._made(live, unit.step) if kept is None else _copies_of(kept)
-            _refuse_taken(live, unit, made)
+            self._refuse_taken(live, unit, made)
         except (ExpressionError, PlanError) as error:
             live.graph.open(unit.key, [unit.step.name])
             live.failed_early[unit.key] = str(error)
@@ -70,6 +70,27 @@ class Planner:
             live.copies[(unit.job.name, copy.name)] = copy
         live.graph.open(unit.key, [copy.name for copy in made])
         return keep
+
+    def _refuse_taken(self, live: LiveRun, unit: Unit, made: list[Copy]) -> None:
+        """Two steps of one name would be one record: neither could be told from the other."""
+        has_records = any(self._store.count_by(kind, "run", live.run) for kind in (STEPS, PENDING))
+        for copy in made:
+            other = live.graph.recorded(unit.job.name, copy.name)
+            taken_by = other.step.name if other is not None else None
+            if taken_by is None and has_records:
+                taken_by = self._made_from(live.step_name((unit.job.name, copy.name)))
+            if taken_by not in (None, unit.step.name):
+                raise _Taken(
+                    f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is"
+                    f" another one called (step '{taken_by}'): steps of a job need names of their"
+                    " own"
+                )
+
+    def _made_from(self, name: str) -> str | None:
+        """What an earlier process made the step of that record from, in whatever order."""
+        step = self._store.find(STEPS, name)
+        found = step if step is not None else self._store.find(PENDING, f"{name}.1")
+        return None if found is None else found.spec.template
 
     async def _made(self, live: LiveRun, step: Step) -> list[Copy]:
         if step.for_each is None:
@@ -108,17 +129,6 @@ class Planner:
     def _model(self, run: Run, name: str) -> ModelDefinition:
         source = run.spec.models.get(name)
         return model_from_source(source) if source is not None else self._context.find_model(name)
-
-
-def _refuse_taken(live: LiveRun, unit: Unit, made: list[Copy]) -> None:
-    """Two steps of one name would be one record: neither could be told from the other."""
-    for copy in made:
-        other = live.graph.recorded(unit.job.name, copy.name)
-        if other is not None and other is not unit:
-            raise _Taken(
-                f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is another"
-                f" one called (step '{other.step.name}'): steps of a job need names of their own"
-            )
 
 
 def _may_take_long(workflow: Workflow, job: Job, step: Step, run: Run) -> bool:

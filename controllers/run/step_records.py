@@ -38,7 +38,6 @@ class StepRecords:
         asked: StepPlan | PendingSpec | None = None,
     ) -> Step:
         """The step itself; without `asked` where it ended before it was planned."""
-        template = live.written(key)[1].name
         return Record(
             kind=STEPS,
             name=live.step_name(key),
@@ -50,7 +49,7 @@ class StepRecords:
                 workflow=live.workflow.name,
                 job=key[0],
                 step=key[1],
-                template=None if template == key[1] else template,
+                template=live.template(key),
                 call=None if asked is None else asked.call,
                 placement=None if asked is None else asked.placement,
             ),

@@ -209,6 +209,7 @@ class StepKeeper:
             workflow=live.workflow.name,
             job=key[0],
             step=key[1],
+            template=live.template(key),
             episode=1,
             call=plan.call,
             placement=plan.placement,

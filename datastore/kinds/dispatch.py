@@ -40,6 +40,8 @@ class PendingSpec(Model):
     workflow: str
     job: str
     step: str
+    template: str | None = None
+    """The step as written, where `forEach` made this one from it."""
     episode: int
     call: Call
     placement: Placement

@@ -86,20 +86,33 @@ def two_of_one_record(beginning: str) -> list[str]:
     raise AssertionError("no two names met")
 
 
-async def test_which_of_two_for_each_has_the_name_stays_over_a_restart() -> None:
+@pytest.mark.parametrize("crashes_before_the_second_opens", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
+    *, crashes_before_the_second_opens: bool, runs: bool
+) -> None:
     server = Server()
     after = {n: [{"step": n, "condition": {"type": "succeeded"}}] for n in ("a", "x")}
     late = step("s-${{self.i}}", "['b', 'a']", dependsOn=after["a"])
     early = step("s-${{ self.i }}", "['a']", dependsOn=after["x"])
     server.start(jobs=[{"name": "j", "steps": [late, early, step("a"), step("x")]}])
     await server.look()
-    for name in ("x", "a"):
-        server.lease(f"r.j.{name}.1")
-        server.end(f"r.j.{name}.1", GOOD)
+    server.lease("r.j.x.1")
+    server.end("r.j.x.1", GOOD)
+    await server.look()
+    if runs:
+        server.lease("r.j.s-a.1")
+        await server.look()
+    server.lease("r.j.a.1")
+    server.end("r.j.a.1", GOOD)
+    if not crashes_before_the_second_opens:
         await server.look()
     # Of two that have ended, the one that is written first is looked at first now.
     server.restart()
     await server.look()
+    if runs:
+        server.end("r.j.s-a.1", GOOD)
+        await server.look()
     await run_all(server)
     run = server.store.get(RUNS, "r")
     assert run.state == "failed"
