@@ -8,7 +8,7 @@ import pytest
 from run_rig import TASK, Server
 
 from controllers.run.plan import file_name
-from datastore.kinds import PENDING, RUNS, STEPS, Outcome
+from datastore.kinds import PENDING, RUNS, STEPS, Counts, Outcome
 
 GOOD = Outcome(ok=True, reason="completed")
 
@@ -27,6 +27,13 @@ async def run_all(server: Server) -> None:
         await server.look()
 
 
+def counts_of_failed(server: Server) -> Counts:
+    run = server.store.get(RUNS, "r")
+    assert run.state == "failed"
+    assert run.status is not None
+    return run.status.counts
+
+
 def error_of(server: Server, name: str) -> str:
     status = server.store.get(STEPS, name).status
     assert status is not None
@@ -42,10 +49,8 @@ async def test_a_copy_that_is_called_like_a_step_fails_its_for_each(first: str) 
     server.start(jobs=[{"name": "j", "steps": steps}])
     await server.look()
     await run_all(server)
-    run = server.store.get(RUNS, "r")
-    assert run.state == "failed"
-    assert run.status is not None
-    assert (run.status.counts.total, run.status.counts.succeeded) == (2, 1)
+    counts = counts_of_failed(server)
+    assert (counts.total, counts.succeeded) == (2, 1)
     failed = next(one for one in server.store.names(STEPS) if one != f"r.j.{first}")
     assert f"makes a step '{first}', and so is another one called" in error_of(server, failed)
 
@@ -59,10 +64,7 @@ async def test_the_name_of_a_for_each_is_its_own_also_where_it_makes_none(items:
     server.start(jobs=[{"name": "j", "steps": steps}])
     await server.look()
     await run_all(server)
-    run = server.store.get(RUNS, "r")
-    assert run.state == "failed"
-    assert run.status is not None
-    counts = run.status.counts
+    counts = counts_of_failed(server)
     assert (counts.failed, counts.skipped, counts.succeeded) == (1, 1, 1)
 
 
@@ -114,10 +116,7 @@ async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
         server.end("r.j.s-a.1", GOOD)
         await server.look()
     await run_all(server)
-    run = server.store.get(RUNS, "r")
-    assert run.state == "failed"
-    assert run.status is not None
-    counts = run.status.counts
+    counts = counts_of_failed(server)
     assert (counts.total, counts.succeeded, counts.failed) == (4, 3, 1)
     assert server.store.get(STEPS, "r.j.s-a").state == "succeeded"
 

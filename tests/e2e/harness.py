@@ -10,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,15 @@ class Repo:
     def json(self, *arguments: str, code: int | None = 0) -> Any:
         """The JSON document that a command prints."""
         return json.loads(self.swamp(*arguments, "--json", code=code).stdout)
+
+    def posted(self, path: str, body: bytes) -> tuple[int, Any]:
+        """Status and JSON of the server's answer."""
+        request = urllib.request.Request(f"{self.url}{path}", body, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """A command in the background, its output in pipes."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import urllib.error
 import urllib.request
-from typing import Any
 
 from harness import SWAMP, Repo
 
@@ -25,23 +23,14 @@ jobs:
 """
 
 
-def post(repo: Repo, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-    request = urllib.request.Request(f"{repo.url}{path}", body, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
-
-
 def test_a_run_is_refused_where_its_inputs_hold_it(repo: Repo) -> None:
     repo.write("workflows/fan.yaml", ECHO)
     repo.serve()
-    status, told = post(repo, "/api/v1/runs", b'{"workflow":"fan","inputs":{"names":["\\ud800"]}}')
+    status, told = repo.posted("/api/v1/runs", b'{"workflow":"fan","inputs":{"names":["\\ud800"]}}')
     assert (status, told["code"]) == (400, "bad_request")
     assert told["error"].startswith("in the body, inputs.names[0] holds a character that is no ")
-    status, told = post(
-        repo, "/api/v1/runs", rb'{"workflow":"fan","inputs":{"names":"[\"\\ud800\"]"}}'
+    status, told = repo.posted(
+        "/api/v1/runs", rb'{"workflow":"fan","inputs":{"names":"[\"\\ud800\"]"}}'
     )
     assert (status, told["code"]) == (422, "input_invalid")
     assert told["error"].startswith("inputs of workflow 'fan': names[0] holds a character")
@@ -53,7 +42,7 @@ def test_a_run_is_refused_where_its_inputs_hold_it(repo: Repo) -> None:
 
 def test_nesting_without_end_is_no_fault_of_the_server(repo: Repo) -> None:
     server = repo.serve()
-    status, told = post(repo, "/api/v1/runs", b"[" * 50_000)
+    status, told = repo.posted("/api/v1/runs", b"[" * 50_000)
     assert (status, told["code"]) == (400, "bad_request")
     assert "Traceback" not in server.log()
 

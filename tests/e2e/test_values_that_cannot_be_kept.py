@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-import urllib.error
-import urllib.request
 from typing import Any
 
 import pytest
 from harness import Repo
 
-ECHO = """
+SIZE = """
 name: fan
-labels: {pool: worker}
 inputs: {names: {type: array}}
+labels: {pool: worker}
 jobs:
   - name: job
     steps:
@@ -40,14 +38,9 @@ jobs:
 """
 
 
-def start(repo: Repo, names: str) -> tuple[int, dict[str, Any]]:
-    body = f'{{"workflow": "fan", "inputs": {{"names": {names}}}}}'.encode()
-    request = urllib.request.Request(f"{repo.url}/api/v1/runs", body, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+def start(repo: Repo, names: str) -> tuple[int, Any]:
+    body = f'{{"workflow": "fan", "inputs": {{"names": {names}}}}}'
+    return repo.posted("/api/v1/runs", body.encode())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +54,7 @@ def start(repo: Repo, names: str) -> tuple[int, dict[str, Any]]:
     ],
 )
 def test_a_run_is_refused_where_its_inputs_hold_one(repo: Repo, names: str, said: str) -> None:
-    repo.write("workflows/fan.yaml", ECHO)
+    repo.write("workflows/fan.yaml", SIZE)
     repo.serve()
     status, told = start(repo, names)
     assert status in (400, 422)
@@ -78,7 +71,7 @@ def test_a_run_is_refused_where_its_inputs_hold_one(repo: Repo, names: str, said
 def test_a_step_that_reads_such_an_output_fails_and_all_else_goes_on(repo: Repo) -> None:
     """Regression: the journal could not be written any more, not even after a restart."""
     repo.write("workflows/out.yaml", FROM_OUTPUT.replace("PYTHON", sys.executable))
-    repo.write("workflows/fan.yaml", ECHO)
+    repo.write("workflows/fan.yaml", SIZE)
     server = repo.serve()
     repo.worker("w1", "--label", "pool=worker")
     failed = repo.json("workflow", "run", "out", code=1)
@@ -90,7 +83,7 @@ def test_a_step_that_reads_such_an_output_fails_and_all_else_goes_on(repo: Repo)
 
 def test_what_is_deep_is_read_again_without_journal_and_index(repo: Repo) -> None:
     """Regression: a record could be deeper than the files that the server would read."""
-    repo.write("workflows/fan.yaml", ECHO)
+    repo.write("workflows/fan.yaml", SIZE)
     server = repo.serve()
     repo.worker("w1", "--label", "pool=worker")
     status, told = start(repo, "[" * 62 + "]" * 62)
