@@ -166,13 +166,13 @@ def _refuse_long_lists(program: Program, roots: Mapping[str, Any]) -> None:
 
 def _checked(source: str, result: Any) -> Any:
     value = _plain(source, result)
-    found = unfit(value)
-    if found is not None:
-        raise failure(source, f"in what it evaluates to, {found}")
     length = len(json.dumps(value, ensure_ascii=False))
     if length > MAX_TEXT:
         problem = f"evaluates to {length:,} characters; the limit is {MAX_TEXT:,}"
         raise failure(source, problem)
+    found = unfit(value)
+    if found is not None:
+        raise failure(source, f"in what it evaluates to, {found}")
     return value
 
 

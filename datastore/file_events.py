@@ -92,37 +92,27 @@ class FileEvents:
         `told` has something done on the loop.
         """
         folders, below = _nameable(self._folders) if self._refused else (self._folders, self._below)
+        has_begun = False
         try:
-            self._hand_over(folders, below, over, (told, begun))
+            for batch in watch(
+                *folders,
+                watch_filter=None,
+                recursive=below,
+                debounce=self._debounce_ms,
+                step=self._step_ms,
+                stop_event=over,
+                rust_timeout=_BEGUN_WITHIN_MS,
+                yield_on_timeout=True,
+                raise_interrupt=False,
+            ):
+                if not has_begun:
+                    has_begun = True
+                    told(begun)
+                if batch:
+                    told(partial(self.add, dict.fromkeys(path for _, path in batch)))
         except (ValueError, RuntimeError):
             self._refused = self._below
             raise
-
-    def _hand_over(
-        self,
-        folders: Sequence[Path],
-        below: bool,
-        over: _Over,
-        tells: tuple[Callable[[Begun], object], Begun],
-    ) -> None:
-        told, begun = tells
-        has_begun = False
-        for batch in watch(
-            *folders,
-            watch_filter=None,
-            recursive=below,
-            debounce=self._debounce_ms,
-            step=self._step_ms,
-            stop_event=over,
-            rust_timeout=_BEGUN_WITHIN_MS,
-            yield_on_timeout=True,
-            raise_interrupt=False,
-        ):
-            if not has_begun:
-                has_begun = True
-                told(begun)
-            if batch:
-                told(partial(self.add, dict.fromkeys(path for _, path in batch)))
 
     def add(self, paths: Iterable[str]) -> None:
         """Take in paths that were named."""

@@ -23,7 +23,7 @@ from datastore.yaml_problems import plain_problem
 
 MAX_ALIASES = 64
 MAX_NODES = 100_000
-OWN_DEPTH, OWN_NODES = 4 * MAX_DEPTH, 10_000_000
+OWN_DEPTH, OWN_NODES = 3 * MAX_DEPTH, 10_000_000
 """Of what the server wrote: values that were checked one by one, put into each other."""
 
 _WORDS: dict[str, bool | None] = {

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
-from swamp.host_name import is_host
+from swamp.dialling import fits_header, is_host
 from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Client:
         """
         self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
         self._token = token.strip() if token is not None else None
-        if self._token and not (self._token.isascii() and self._token.isprintable()):
+        if self._token and not fits_header(self._token):
             # Not shown: it is a secret all the same.
             raise BadToken("the access token holds characters that none has: it is NAME.SECRET")
         self._trust = client_context(ca_cert) if self._address.tls else None

@@ -1,4 +1,4 @@
-"""Whether a name can be that of a host at all: what cannot is a wrong address, and no lost one."""
+"""What can be dialled, and said in a header: what cannot is wrong usage, and no lost connection."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def is_host(name: str) -> bool:
         except UnicodeError:
             return False
     return all(0 < len(part) <= _PART_MAX for part in name.removesuffix(".").split("."))
+
+
+def fits_header(text: str) -> bool:
+    """Whether it can be the value of a header, or a part of one."""
+    return text.isascii() and text.isprintable()

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 from datastore.errors import SwampError
 from swamp.client import ServerError, Unreachable
+from swamp.dialling import fits_header
 from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
 from swamp.tls import client_context
 
@@ -60,7 +61,7 @@ def _asked(
     """A connection to ask on, the path of the output, and what says who asks."""
     url = environment.get(DATA_URL_VARIABLE)
     token = environment.get(DATA_TOKEN_VARIABLE)
-    if token is not None and not (token.isascii() and token.isprintable()):
+    if token is not None and not fits_header(token):
         raise NotInAStep(f"{DATA_TOKEN_VARIABLE} is no token: leave it as the step was given it")
     if not url or not token:
         raise NotInAStep(

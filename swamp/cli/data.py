@@ -19,6 +19,7 @@ from swamp.cli.completion import model_names
 from swamp.cli.console import Console
 from swamp.cli.options import number
 from swamp.cli.table import table
+from swamp.dialling import fits_header
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
@@ -53,7 +54,7 @@ def put(
     from swamp.upload import put_output
 
     guessed = mimetypes.guess_type(name if file == "-" else file)[0]
-    if content_type is not None and not (content_type.isascii() and content_type.isprintable()):
+    if content_type is not None and not fits_header(content_type):
         raise typer.BadParameter("--content-type: expected one like text/plain")
     kind = content_type or guessed or "application/octet-stream"
     if file == "-":

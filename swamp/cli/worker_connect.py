@@ -18,6 +18,7 @@ from swamp.cli.hidden_argument import hide
 from swamp.cli.options import labels, number, optional_seconds
 from swamp.cli.plain_text import plain
 from swamp.cli.unread import tell
+from swamp.dialling import fits_header
 
 if TYPE_CHECKING:
     from swamp.worker.options import WorkerOptions
@@ -119,7 +120,7 @@ def connect(
         raise typer.BadParameter("no token: give --token or set SWAMP_WORKER_TOKEN")
     hide(token)
     token = token.strip()
-    if not (all(token.partition(".")) and token.isascii() and token.isprintable()):
+    if not (all(token.partition(".")) and fits_header(token)):
         # Not shown: a secret alone may have been given.
         raise typer.BadParameter(
             "this is no token: expected NAME.SECRET, as printed by `swamp worker token create`"

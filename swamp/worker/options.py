@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, quote, urlsplit, urlunsplit
 
 from datastore.errors import SwampError
-from swamp.host_name import is_host
+from swamp.dialling import is_host
 from swamp.protocol import DATA_PATH, DEATH_PATH
 
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
