@@ -56,6 +56,12 @@ class Watch(Protocol):
     def spawned(self, mark: str, group: int) -> None:
         """The execution has this process group."""
 
+    def give_up_at(self, at_s: float) -> None:
+        """When to end what runs, by `real_time`, unless another moment is named before."""
+
+    def gave_up(self, mark: str) -> bool:
+        """Whether that execution was ended for this."""
+
     def end(self, mark: str) -> None:
         """Nothing of that execution is left."""
 
@@ -71,6 +77,12 @@ class Unwatched:
 
     def spawned(self, mark: str, group: int) -> None:
         pass
+
+    def give_up_at(self, at_s: float) -> None:
+        pass
+
+    def gave_up(self, mark: str) -> bool:
+        return False
 
     def end(self, mark: str) -> None:
         pass
@@ -187,6 +199,8 @@ class Execution:
                 for pump in self._pumps:
                     tasks.create_task(pump.run())
                 await process.wait()
+                if self._stopped is None and self._host.watch.gave_up(self._mark):
+                    self._stopped = "worker_lost"
                 self._drain()
             await self._let_group_end(process.pid)
         finally:

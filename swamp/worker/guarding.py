@@ -33,7 +33,7 @@ class Guard:
         self._extra = {} if ca_cert is None else {CA_VARIABLE: str(ca_cert.absolute())}
         self._family: str | None = None
         self._groups: GroupTable | None = None
-        self._entries: dict[str, int] = {}
+        self._entries: dict[str, tuple[int, int]] = {}
         self._tell_death: str | None = None
         self._process: Process | None = None
 
@@ -48,12 +48,21 @@ class Guard:
 
     def spawned(self, mark: str, group: int) -> None:
         if self._groups is not None:
-            self._entries[mark] = self._groups.enter(group)
+            number = int(mark.rpartition(".")[2])
+            self._entries[mark] = self._groups.enter(group, number), group
+
+    def gave_up(self, mark: str) -> bool:
+        entry = self._entries.get(mark)
+        return self._groups is not None and entry is not None and self._groups.was_given_up(*entry)
 
     def end(self, mark: str) -> None:
         entry = self._entries.pop(mark, None)
         if self._groups is not None and entry is not None:
-            self._groups.leave(entry)
+            self._groups.leave(entry[0])
+
+    def give_up_at(self, at_s: float) -> None:
+        if self._groups is not None:
+            self._groups.set_limit(at_s)
 
     def tell_death_to(self, url: str, instance: str, credential: str) -> None:
         # Without a credential, nobody would believe it.

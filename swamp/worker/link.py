@@ -148,16 +148,23 @@ class Link:
         return answer
 
     async def serve(
-        self, outbox: Outbox, handle: Callable[[ToWorker], None], heartbeat_s: float
+        self,
+        outbox: Outbox,
+        handle: Callable[[ToWorker], None],
+        heartbeat_s: float,
+        alive: Callable[[], None],
     ) -> None:
-        """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost."""
+        """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost.
+
+        `alive` is called twice in each heartbeat.
+        """
         self._heartbeat_s = heartbeat_s
         lost: SocketLost | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read(outbox, handle))
                 tasks.create_task(self._write(outbox))
-                tasks.create_task(self._beat(outbox))
+                tasks.create_task(self._beat(outbox, alive))
         except* SocketLost as group:
             lost = next(error for error in group.exceptions if isinstance(error, SocketLost))
         if lost is not None:
@@ -219,7 +226,7 @@ class Link:
                 size += len(texts[-1])
             await self._send(message_of(texts))
 
-    async def _beat(self, outbox: Outbox) -> None:
+    async def _beat(self, outbox: Outbox, alive: Callable[[], None]) -> None:
         beats = 0
         while True:
             await asyncio.sleep(self._heartbeat_s / 2)
@@ -236,6 +243,7 @@ class Link:
                     raise SocketLost(
                         f"no answer for {woken_s:.1f} s since this machine stood still"
                     )
+            alive()
             beats += 1
             if beats % 2 == 0:
                 self._ping(outbox)

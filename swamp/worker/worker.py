@@ -60,6 +60,8 @@ FORCED_FLUSH_S = 2.0
 """How long the worker then waits for its last results to be acknowledged, seconds."""
 LOOK_AT_CLOCK_S = 1.0
 """How late the end of the grace window is noticed at most, once a machine has slept, seconds."""
+SPARE_S = 3.0
+"""How much later its guard gives up what it runs than it would itself, seconds."""
 
 Event = dict[str, Any]
 
@@ -243,7 +245,21 @@ class Worker:
         if not again:
             self._start_idle()
         self._check_over()
-        await link.serve(outbox, self._handle, enrolled.heartbeat_s)
+        self._put_off(enrolled, enrolled.grace_s)
+        await link.serve(
+            outbox,
+            self._handle,
+            enrolled.heartbeat_s,
+            lambda: self._put_off(enrolled, link.left_of_s(enrolled.grace_s)),
+        )
+
+    def _put_off(self, enrolled: Enrolled, left_s: float) -> None:
+        """Live on: its guard takes it for stopped, and ends what it runs, when that was not said.
+
+        `left_s` is what is left of the grace window.
+        """
+        left_s = max(left_s, enrolled.heartbeat_s) + SPARE_S
+        self._watch.give_up_at(real_time.now_s() + left_s)
 
     def _introduction(self) -> Enroll:
         runners = self._runners
@@ -307,8 +323,9 @@ class Worker:
     def _start_grace(self, link: Link) -> None:
         if self._enrolled is not None:
             # From when it was last heard: the orchestrator may have counted from there.
-            left_s = link.left_of_s(self._enrolled.grace_s)
-            self._wait_for_grace(real_time.now_s() + left_s)
+            ends_s = real_time.now_s() + link.left_of_s(self._enrolled.grace_s)
+            self._watch.give_up_at(ends_s + SPARE_S)
+            self._wait_for_grace(ends_s)
 
     def _wait_for_grace(self, ends_s: float) -> None:
         """Notice its end by a clock that goes on while the machine sleeps: no timer does."""

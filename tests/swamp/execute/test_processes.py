@@ -81,6 +81,10 @@ def test_nobody_is_left_but_the_others(
 ) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
+    exists = processes._exists
+    # Not those that the rest of the machine starts in between.
+    ours = (running.pid, gone.pid)
+    monkeypatch.setattr(processes, "_exists", lambda pid: pid in ours and exists(pid))
     older = Birth.of(running.pid - 1)
     for newest in (running.pid, max(running.pid, gone.pid)):
         monkeypatch.setattr(processes, "_newest_pid", lambda newest=newest: newest)

@@ -16,8 +16,8 @@ from fake_orchestrator import Orchestrator, RunningWorker, shell
 
 from swamp.protocol import Accepted, Output
 from swamp.worker import guarding
-from swamp.worker.group_table import GroupTable, groups_in
-from swamp.worker.guard import follow
+from swamp.worker.group_table import GroupTable, entries_in, limit_in, note_given_up
+from swamp.worker.guard import AWAKE_S, LOOK_S, Legacy, Limit, follow, lines_of
 
 PROGRAM = """
 import asyncio, sys
@@ -46,21 +46,90 @@ async def worker(orchestrator: Orchestrator, tmp_path: Path) -> AsyncIterator[Pr
 
 
 def test_guard_knows_the_family_and_ignores_a_line_that_was_cut() -> None:
-    left = follow([b"begin f\n", b"x\n", b"begin g"])
+    reading, writing = os.pipe()
+    os.write(writing, b"begin f\nx\nbegin g")
+    os.close(writing)
+    left = Legacy()
+    follow(left, lines_of(reading, lambda: None))
+    os.close(reading)
     assert left.family == "f"
 
 
 def test_table_holds_the_groups_that_were_entered_and_not_left() -> None:
     table = GroupTable()
-    first, second, third = (table.enter(group) for group in (12, 13, 14))
+    first, second, third = (table.enter(group, group - 10) for group in (12, 13, 14))
     table.leave(second)
-    assert groups_in(table.handle) == [12, 14]
-    assert table.enter(15) == second, "the file stays as small as can be"
-    assert groups_in(table.handle) == [12, 15, 14]
+    assert _held(table) == [(12, 2), (14, 4)]
+    assert table.enter(15, 5) == second, "the file stays as small as can be"
+    assert _held(table) == [(12, 2), (15, 5), (14, 4)]
     for entry in (first, second, third):
         table.leave(entry)
-    assert groups_in(table.handle) == []
+    assert _held(table) == []
     table.close()
+
+
+def _held(table: GroupTable) -> list[tuple[int, int]]:
+    return [(one.group, one.number) for one in entries_in(table.handle)]
+
+
+def test_what_a_guard_gave_up_is_told_of_that_group_alone() -> None:
+    table = GroupTable()
+    assert limit_in(table.handle) is None
+    table.set_limit(12.5)
+    assert limit_in(table.handle) == 12.5
+    first, second = table.enter(12, 1), table.enter(13, 2)
+    note_given_up(table.handle, entries_in(table.handle)[0])
+    assert (table.was_given_up(first, 12), table.was_given_up(second, 13)) == (True, False)
+    table.leave(first)
+    assert table.enter(14, 3) == first
+    assert not table.was_given_up(first, 14), "another one took its place"
+    table.set_limit(None)
+    assert limit_in(table.handle) is None
+    table.close()
+
+
+class Looking:
+    """A guard's look at the clock, which the test sets."""
+
+    def __init__(self) -> None:
+        self.table = GroupTable()
+        self.now_s = 1000.0
+        self.killed: list[int] = []
+        self.limit = Limit(self.table.handle, lambda: self.now_s, self.killed.append)
+
+    def after(self, passed_s: float) -> list[int]:
+        """Whom it killed in that time, looking as often as it does."""
+        until_s = self.now_s + passed_s
+        while self.now_s < until_s:
+            self.now_s = min(self.now_s + LOOK_S, until_s)
+            self.limit.look(Legacy())
+        killed, self.killed[:] = list(self.killed), []
+        return killed
+
+
+def test_guard_gives_up_what_a_stopped_worker_runs_once_its_moment_has_come() -> None:
+    guard = Looking()
+    guard.table.enter(12, 1)
+    assert guard.after(1000.0) == [], "nothing has a limit before the worker says so"
+    guard.table.set_limit(guard.now_s + 10.0)
+    assert guard.after(9.0) == []
+    guard.table.set_limit(guard.now_s + 10.0)
+    assert guard.after(9.0) == [], "the worker lives"
+    assert guard.after(2.0) == [12]
+    assert guard.after(20.0) == [], "once is enough"
+    guard.table.enter(13, 2)
+    assert guard.after(2.0) == [13]
+
+
+def test_guard_that_stood_still_itself_leaves_it_to_its_worker_first() -> None:
+    guard = Looking()
+    guard.table.enter(12, 1)
+    guard.table.set_limit(guard.now_s + 10.0)
+    guard.now_s += 3600.0
+    assert guard.after(AWAKE_S - LOOK_S) == []
+    guard.table.set_limit(guard.now_s + 10.0)
+    assert guard.after(9.0) == [], "the worker woke as well"
+    assert guard.after(2.0) == [12]
 
 
 def only_child(pid: int) -> int:
@@ -111,6 +180,30 @@ async def test_killed_worker_takes_its_runners_along(
     await worker.wait()
 
 
+async def test_what_a_stopped_worker_runs_ends_with_its_grace_window(
+    orchestrator: Orchestrator, worker: Process
+) -> None:
+    """Also what left the group; and what the worker says of it once it goes on is no failure."""
+    orchestrator.grace_s, orchestrator.heartbeat_s = 0.5, 0.5
+    socket = await orchestrator.enrolled()
+    await socket.send(
+        shell("d1", "setsid sh -c 'echo $$; exec sleep 600' &\nsleep 0.1; echo $$; exec sleep 600")
+    )
+    while len(socket.text("d1").split()) < 2:
+        await socket.expect(Accepted | Output)  # type: ignore[arg-type]
+    runners = list(map(int, socket.text("d1").split()))
+    waits = [asyncio.ensure_future(end_of(pid)) for pid in runners]
+    worker.send_signal(signal.SIGSTOP)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*waits)
+    worker.send_signal(signal.SIGCONT)
+    again = await orchestrator.dialled()
+    assert again.enroll.finished == ["d1"] and not again.enroll.running
+    await again.send(orchestrator.welcome({"d1": 0}))
+    result = await again.result("d1")
+    assert (result.outcome.reason, result.outcome.ok) == ("worker_lost", False)
+
+
 async def test_what_a_worker_left_that_was_killed_with_its_guard_ends_before_the_next_enrolls(
     orchestrator: Orchestrator, worker: Process, start: Callable[..., RunningWorker], tmp_path: Path
 ) -> None:
@@ -150,8 +243,8 @@ async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
     monkeypatch.setattr(guarding, "_RESTART_S", 0.01)
     async with guarding.Guard().running() as guard:
         runner = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
-        guard.begin("d1")
-        guard.spawned("d1", runner.pid)
+        guard.begin("d")
+        guard.spawned("d.1", runner.pid)
         first = guard.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
