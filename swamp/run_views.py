@@ -114,7 +114,8 @@ def _facts(
             jobs[lease.spec.job][lease.spec.step].lease = _leased(lease)
     for pending in pendings:
         if pending.live:
-            jobs[pending.spec.job][pending.spec.step].pending = _waiting(pending)
+            facts = jobs[pending.spec.job][pending.spec.step]
+            facts.template, facts.pending = pending.spec.template, _waiting(pending)
     return jobs
 
 
@@ -138,8 +139,8 @@ def _job_steps(job: View, found: dict[str, _Facts], pause: Pause) -> list[View]:
 def _template(name: str, facts: _Facts, written: list[View]) -> str:
     """The written step that this copy comes from.
 
-    Only a step's own record says so; before it exists the copy goes to the `forEach` step whose
-    name it begins with.
+    Its record says so, and what waits for it. While there is neither, the copy goes to the
+    `forEach` step whose name it begins with.
     """
     if facts.template is not None:
         return facts.template

@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count, islice
+from itertools import islice
 
 from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
@@ -216,15 +216,32 @@ class RunController:
 
         A cancel must reach those steps, and they count against the limits.
         """
-        for number in count(1):
-            self._teller.jobs(live)
-            unit = live.graph.take_opening()
-            if unit is not None:
-                await self._open(live, unit)
+        later: list[Unit] = []
+        any_started = self._keeper.knows_any(live)
+        self._teller.jobs(live)
+        while (unit := live.graph.take_opening()) is not None:
+            if self.planner.is_to_wait(live, unit):
+                later.append(unit)
                 continue
-            key = live.graph.take_started(known)
-            if key is None:
-                return
+            await self._open(live, unit)
+            if any_started:
+                await self._take_on(live, unit, known)
+            self._teller.jobs(live)
+        for unit in later:
+            live.graph.put_back(unit)
+
+    async def _take_on(self, live: LiveRun, unit: Unit, known: Callable[[StepKey], bool]) -> None:
+        """Look at every copy of a unit once, a slice at a time."""
+        job = unit.job.name
+        started: list[str] = []
+        for number, name in enumerate(tuple(unit.ready), 1):
+            if known((job, name)):
+                started.append(name)
+            if number % LOOKS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        live.graph.take_on(unit, started)
+        for number, name in enumerate(started, 1):
+            key = (job, name)
             live.key_of[live.step_name(key)] = key
             self._keeper.look(live, key)
             if number % STARTS_AT_ONCE == 0:

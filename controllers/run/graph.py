@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from controllers.run.plan import file_name
 from datastore.definitions.conditions import Ended, holds
 from datastore.definitions.workflow import Job, Step, Workflow
+from datastore.kinds.dispatch_name import file_name
 
 StepKey = tuple[str, str]
 """Job and step name; for a copy the name of the copy."""
@@ -115,31 +115,37 @@ class RunGraph:
         """A unit whose copies must be named now, by `open`."""
         return self._opening.popleft() if self._opening else None
 
+    def put_back(self, unit: Unit) -> None:
+        """Have a unit opened later that `take_opening` handed out."""
+        self._opening.append(unit)
+
     def take_ready(self) -> StepKey | None:
         """The next copy to start; it counts as active until `finish`."""
         if self._stopped or (self._limit and self._active >= self._limit):
             return None
         for unit in self._with_ready:
             if self._may_start(unit):
-                return self._hand_out(unit, unit.ready[0])
+                return self._hand_out(unit)
         return None
 
-    def take_started(self, has_started: Callable[[StepKey], bool]) -> StepKey | None:
-        """A copy that an earlier process started: limits bind what starts, not what has started."""
-        for unit in self._with_ready:
-            for name in unit.ready:
-                if has_started((unit.job.name, name)):
-                    return self._hand_out(unit, name)
-        return None
+    def take_on(self, unit: Unit, started: Collection[str]) -> None:
+        """Copies that an earlier process started: limits bind what starts, not what has started."""
+        if started:
+            gone = frozenset(started)
+            unit.ready = deque(name for name in unit.ready if name not in gone)
+            self._handed_out(unit, len(gone))
 
-    def _hand_out(self, unit: Unit, name: str) -> StepKey:
-        unit.ready.remove(name)
+    def _hand_out(self, unit: Unit) -> StepKey:
+        name = unit.ready.popleft()
+        self._handed_out(unit, 1)
+        return (unit.job.name, name)
+
+    def _handed_out(self, unit: Unit, count: int) -> None:
         if not unit.ready:
             self._with_ready.remove(unit)
-        unit.active += 1
-        self._jobs[unit.job.name].active += 1
-        self._active += 1
-        return (unit.job.name, name)
+        unit.active += count
+        self._jobs[unit.job.name].active += count
+        self._active += count
 
     def _may_start(self, unit: Unit) -> bool:
         if unit.step.concurrency and unit.active >= unit.step.concurrency:
@@ -157,16 +163,19 @@ class RunGraph:
 
     # -- what happened ---------------------------------------------------------------------------
 
-    def open(self, key: StepKey, names: list[str]) -> None:
-        """The copies of a unit; none at all ends it as succeeded."""
+    def open(self, key: StepKey, names: list[str], records: list[str]) -> None:
+        """The copies of a unit; none at all ends it as succeeded.
+
+        `records`: their names as parts of records' names.
+        """
         unit = self._units[key]
         if unit.state != "opening":
             return
         unit.state = "open"
         unit.left = len(names)
-        for name in names:
+        for name, record in zip(names, records, strict=True):
             self._unit_of[(key[0], name)] = unit
-            self._recorded.setdefault((key[0], file_name(name)), unit)
+            self._recorded.setdefault((key[0], record), unit)
         if not names:
             self._end_unit(unit, "succeeded")
             return
@@ -259,12 +268,12 @@ class RunGraph:
             for name, job in self._jobs.items()
         }
 
-    def recorded(self, job: str, name: str) -> Unit | None:
-        """The unit whose copies have, or may have, the record that a copy of that name would have.
+    def recorded(self, job: str, record: str) -> Unit | None:
+        """The unit of whose copies one has, or may have, that record.
 
         What `forEach` opens has one under its own name where that fails or is skipped.
         """
-        return self._recorded.get((job, file_name(name)))
+        return self._recorded.get((job, record))
 
     def unit_of(self, key: StepKey) -> Unit:
         """The unit of a copy, or of a step that was never opened."""

@@ -13,10 +13,11 @@ from typing import Any
 from controllers.expression_references import ReadData
 from controllers.expressions import Scope
 from controllers.run.graph import RunGraph, StepKey
-from controllers.run.plan import Copy, file_name
+from controllers.run.plan import Copy
 from datastore.clock import parse_stamp, stamp
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.kinds import Counts, Run
+from datastore.kinds.dispatch_name import file_name
 
 
 @dataclass

@@ -11,8 +11,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
@@ -26,14 +25,12 @@ from datastore.definitions.schema import LabelValue
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.errors import SwampError
 from datastore.kinds import Call, LabelRule, NotIn, Placement
+from datastore.kinds.dispatch_name import file_name
 
-_SAFE = re.compile(r"[A-Za-z0-9_-]{1,60}\Z")
 COPIES_MOST = 100_000
 """Each is a step with records of its own, whose memory and files the server has to have."""
 COPY_NAME_MAX = 100
 """Characters in the name of a copy that `forEach` makes."""
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 class PlanError(SwampError):
@@ -45,7 +42,14 @@ class Copy:
     """One execution of a unit: its name, and its item in `forEach`."""
 
     name: str
-    item: Mapping[str, Any] = field(default_factory=dict)
+    item: Mapping[str, Any]
+    record: str
+    """Its name as a part of a record's name."""
+
+    @classmethod
+    def of(cls, name: str, item: Mapping[str, Any] | None = None) -> Copy:
+        """The copy of that name."""
+        return cls(name, item or {}, file_name(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def items(step: Step, scope: Scope) -> Any:
 def copies(step: Step, scope: Scope) -> list[Copy]:
     """The copies of a step: one, or one for each value of its `forEach`."""
     if step.for_each is None:
-        return [Copy(step.name)]
+        return [Copy.of(step.name)]
     values = items(step, scope)
     variable = step.for_each.item
     if isinstance(values, Mapping):
@@ -111,7 +115,7 @@ def copies(step: Step, scope: Scope) -> list[Copy]:
             _copy(step, scope, {variable: value}, _suffix(value, index))
             for index, value in enumerate(values)
         ]
-    return _unique(made)
+    return unique(made)
 
 
 def _copy(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> Copy:
@@ -121,7 +125,7 @@ def _copy(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> Cop
     if len(clean) > COPY_NAME_MAX:
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         clean = f"{clean[: COPY_NAME_MAX - 10]}…-{digest}"
-    return Copy(clean, item)
+    return Copy.of(clean, item)
 
 
 def _copy_name(step: Step, scope: Scope, item: Mapping[str, Any], suffix: str) -> str:
@@ -138,23 +142,23 @@ def _suffix(value: Any, index: int) -> str:
     return str(index) if isinstance(value, (dict, list)) or value is None else str(value)
 
 
-def _unique(made: list[Copy]) -> list[Copy]:
+def unique(made: list[Copy]) -> list[Copy]:
     """Copies of one name, or one record, get their position appended: each is a step of its own.
 
     Where another one is called like that, more is appended. Equal lists give equal names.
     """
-    counts = Counter(file_name(copy.name) for copy in made)
+    counts = Counter(copy.record for copy in made)
     taken = {record for record, times in counts.items() if times == 1}
-    unique: list[Copy] = []
+    one_of_a_kind: list[Copy] = []
     for index, copy in enumerate(made):
-        name = copy.name
-        if counts[file_name(name)] > 1:
-            first = f"{name}-{index}"
+        if counts[copy.record] > 1:
+            first = f"{copy.name}-{index}"
             tries = chain([first], (f"{first}-{number}" for number in count(2)))
             name = next(one for one in tries if file_name(one) not in taken)
-            taken.add(file_name(name))
-        unique.append(Copy(name, copy.item))
-    return unique
+            copy = Copy.of(name, copy.item)
+            taken.add(copy.record)
+        one_of_a_kind.append(copy)
+    return one_of_a_kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +273,3 @@ def _call(step: Step, copy: Copy, scope: Scope, find_model: FindModel) -> tuple[
         arguments={**render(own, inner), **passed},
     )
     return call, model.concurrency
-
-
-@lru_cache(maxsize=4096)
-def file_name(part: str) -> str:
-    """A job's or step's name as a part of a record's name: safe in files, still one of a kind."""
-    if _SAFE.match(part):
-        return part
-    digest = hashlib.sha256(part.encode()).hexdigest()[:8]
-    return f"{_UNSAFE.sub('-', part).strip('-')[:48] or 'step'}-{digest}"

@@ -6,24 +6,33 @@ loop. Nothing is committed here.
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from controllers.expressions import ExpressionError, needs_thread, roots_read
 from controllers.run.context import RunContext
 from controllers.run.graph import StepKey, Unit
 from controllers.run.live import LiveRun
-from controllers.run.plan import Copy, PlanContext, PlanError, StepPlan, copies, items, plan_step
+from controllers.run.plan import (
+    Copy,
+    PlanContext,
+    PlanError,
+    StepPlan,
+    copies,
+    items,
+    plan_step,
+    unique,
+)
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.definitions.workflow import Job, Step, Workflow
-from datastore.kinds import PENDING, RUNS, STEPS, KeptCopies, KeptCopy, Run
+from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
 from datastore.store import Store
+
+T = TypeVar("T")
 
 _NAMED_AT_ONCE = 1_000
 """To name so many copies takes some milliseconds."""
-
-
-class _Taken(PlanError):
-    """Which of two units comes first may be another one after a restart."""
 
 
 class Planner:
@@ -46,60 +55,70 @@ class Planner:
         }
         return {name: self._context.find_model(name).source for name in sorted(named)}
 
+    def is_to_wait(self, live: LiveRun, unit: Unit) -> bool:
+        """Whether others come first that an earlier process opened: it did not open this one.
+
+        Which of two has a name must not be decided anew.
+        """
+        return _contends(unit) and self._kept(live, unit) is None
+
     async def open(self, live: LiveRun, unit: Unit) -> KeptCopies | None:
         """Name the copies of a unit; where that fails it gets one copy, which fails early.
 
         What has to be kept in the run's record before anything else is, None where nothing has.
         """
-        status = self._store.get(RUNS, live.run).status
-        known = status.for_each if status is not None else None
-        kept = known.get(kept_name(unit)) if known is not None else None
+        kept = self._kept(live, unit)
+        may_change = _may_change(unit.step)
+        keeps = kept is None and (may_change or _contends(unit))
         try:
-            made = await self._made(live, unit.step) if kept is None else _copies_of(kept)
-            self._refuse_taken(live, unit, made)
+            made = await self._made(live, unit.step, kept)
+            if kept is None:
+                _refuse_taken(live, unit, made)
         except (ExpressionError, PlanError) as error:
-            live.graph.open(unit.key, [unit.step.name])
+            alone = Copy.of(unit.step.name)
+            live.graph.open(unit.key, [alone.name], [alone.record])
             live.failed_early[unit.key] = str(error)
-            keeps = isinstance(error, _Taken) or _may_change(unit.step)
-            return KeptCopies(error=str(error)) if kept is None and keeps else None
+            return KeptCopies(error=str(error)) if keeps else None
+        many = len(made) > _NAMED_AT_ONCE
         keep = None
-        if kept is None and _may_change(unit.step):
-            aside = len(made) > _NAMED_AT_ONCE
-            keep = await self._context.offload(lambda: _kept(made)) if aside else _kept(made)
-        for copy in made:
-            live.copies[(unit.job.name, copy.name)] = copy
-        live.graph.open(unit.key, [copy.name for copy in made])
+        if keeps and may_change:
+            keep = await self._aside(len(made), lambda: _kept(made))
+        elif keeps:
+            keep = KeptCopies()
+        if many:
+            # Each of these takes a while for 100,000 copies.
+            await asyncio.sleep(0)
+        live.copies.update({(unit.job.name, copy.name): copy for copy in made})
+        if many:
+            await asyncio.sleep(0)
+        live.graph.open(unit.key, [copy.name for copy in made], [copy.record for copy in made])
         return keep
 
-    def _refuse_taken(self, live: LiveRun, unit: Unit, made: list[Copy]) -> None:
-        """Two steps of one name would be one record: neither could be told from the other."""
-        has_records = any(self._store.count_by(kind, "run", live.run) for kind in (STEPS, PENDING))
-        for copy in made:
-            other = live.graph.recorded(unit.job.name, copy.name)
-            taken_by = other.step.name if other is not None else None
-            if taken_by is None and has_records:
-                taken_by = self._made_from(live.step_name((unit.job.name, copy.name)))
-            if taken_by not in (None, unit.step.name):
-                raise _Taken(
-                    f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is"
-                    f" another one called (step '{taken_by}'): steps of a job need names of their"
-                    " own"
-                )
+    def _kept(self, live: LiveRun, unit: Unit) -> KeptCopies | None:
+        """What is kept of the unit, if an earlier process opened it."""
+        status = self._store.get(RUNS, live.run).status
+        known = status.for_each if status is not None else None
+        return None if known is None else known.get(kept_name(unit))
 
-    def _made_from(self, name: str) -> str | None:
-        """What an earlier process made the step of that record from, in whatever order."""
-        step = self._store.find(STEPS, name)
-        found = step if step is not None else self._store.find(PENDING, f"{name}.1")
-        return None if found is None else found.spec.template
-
-    async def _made(self, live: LiveRun, step: Step) -> list[Copy]:
+    async def _made(self, live: LiveRun, step: Step, kept: KeptCopies | None) -> list[Copy]:
+        if kept is not None and kept.error is not None:
+            raise PlanError(kept.error)
+        if kept is not None and kept.copies is not None:
+            again = kept.copies
+            return await self._aside(len(again), lambda: _copies_of(again))
         if step.for_each is None:
             return copies(step, live.scope)
-        aside = needs_thread([step.for_each.values, step.name])
-        if aside or len(items(step, live.scope)) > _NAMED_AT_ONCE:
+        if needs_thread([step.for_each.values, step.name]):
             made: list[Copy] = await self._context.offload(lambda: copies(step, live.scope))
             return made
-        return copies(step, live.scope)
+        return await self._aside(len(items(step, live.scope)), lambda: copies(step, live.scope))
+
+    async def _aside(self, count: int, make: Callable[[], T]) -> T:
+        """What `make` returns; off the event loop where it is of many copies."""
+        if count <= _NAMED_AT_ONCE:
+            return make()
+        made: T = await self._context.offload(make)
+        return made
 
     async def plan(self, live: LiveRun, key: StepKey) -> StepPlan:
         """What the copy executes, checked; SwampError says why it cannot run."""
@@ -147,10 +166,29 @@ def _kept(made: list[Copy]) -> KeptCopies:
     return KeptCopies(copies=[KeptCopy(name=one.name, item=dict(one.item)) for one in made])
 
 
-def _copies_of(kept: KeptCopies) -> list[Copy]:
-    if kept.error is not None:
-        raise PlanError(kept.error)
-    return [Copy(one.name, one.item) for one in kept.copies]
+def _copies_of(kept: list[KeptCopy]) -> list[Copy]:
+    return unique([Copy.of(one.name, one.item) for one in kept])
+
+
+def _contends(unit: Unit) -> bool:
+    """Whether another `forEach` of the job may make copies of the same names.
+
+    That one of these was opened is kept: whoever was has its names for ever.
+    """
+    many = sum(step.for_each is not None for step in unit.job.steps) > 1
+    return many and unit.step.for_each is not None
+
+
+def _refuse_taken(live: LiveRun, unit: Unit, made: list[Copy]) -> None:
+    """Two steps of one name would be one record: neither could be told from the other."""
+    for copy in made:
+        other = live.graph.recorded(unit.job.name, copy.record)
+        if other is not None and other is not unit:
+            raise PlanError(
+                f"forEach of step '{unit.step.name}' makes a step '{copy.name}', and so is"
+                f" another one called (step '{other.step.name}'): steps of a job need names of"
+                " their own"
+            )
 
 
 def _may_change(step: Step) -> bool:

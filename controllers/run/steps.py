@@ -63,6 +63,10 @@ class StepKeeper:
 
     # -- looking ---------------------------------------------------------------------------------
 
+    def knows_any(self, live: LiveRun) -> bool:
+        """Whether any step of the run has records."""
+        return any(self._store.count_by(kind, "run", live.run) for kind in (STEPS, PENDING))
+
     def known(self, live: LiveRun, key: StepKey) -> bool:
         """Whether the step has records already: it started before this process did."""
         name = live.step_name(key)

@@ -15,6 +15,7 @@ from datastore.definitions.problems import Problem, find_problems, invalid
 from datastore.definitions.suggest import did_you_mean
 from datastore.definitions.workflow import Job, Placed, Workflow
 from datastore.errors import Position
+from datastore.kinds.dispatch_name import file_name
 from datastore.yaml_loader import Document
 
 _SCHEMA = "Schema validation"
@@ -53,6 +54,19 @@ class _Graph:
                 text = f"{self.noun} '{name}' is there {counts[name]} times{self.where}"
                 yield Problem(f"{text}: names must be unique", self.place(index, "name"))
             seen.add(name)
+        yield from self._alike()
+
+    def _alike(self) -> Iterator[Problem]:
+        """Names that are written in another way where they are parts of the names of records."""
+        first: dict[str, str] = {}
+        for index, name in enumerate(self.names):
+            other = first.setdefault(file_name(name), name)
+            if other != name:
+                text = f"the records of {self.noun} '{name}' would be called like those of"
+                yield Problem(
+                    f"{text} {self.noun} '{other}'{self.where}: rename one of them",
+                    self.place(index, "name"),
+                )
 
     def dangling(self) -> Iterator[Problem]:
         known = set(self.names)

@@ -54,10 +54,11 @@ class KeptCopy(Model):
 
 
 class KeptCopies(Model):
-    """What a `forEach` gave that reads outputs or the environment: evaluated again, after a
-    restart, it might give something else."""
+    """That a `forEach` has been opened, and so has the names of its copies."""
 
-    copies: list[KeptCopy] = Field(default_factory=list)
+    copies: list[KeptCopy] | None = None
+    """What it gave, if it reads outputs or the environment: evaluated again, after a restart, it
+    might give something else."""
     error: str | None = None
     """Why it gave nothing."""
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from run_rig import TASK, Server
 
-from controllers.run.plan import file_name
-from datastore.kinds import PENDING, RUNS, STEPS, Counts, Outcome
+from datastore.kinds import PENDING, RUNS, STEPS, Counts, KeptCopies, KeptCopy, Outcome
+from datastore.kinds.dispatch_name import file_name
 
 GOOD = Outcome(ok=True, reason="completed")
 
@@ -119,6 +119,65 @@ async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
     counts = counts_of_failed(server)
     assert (counts.total, counts.succeeded, counts.failed) == (4, 3, 1)
     assert server.store.get(STEPS, "r.j.s-a").state == "succeeded"
+
+
+@pytest.mark.parametrize("crashes_before_the_second_opens", [False, True])
+@pytest.mark.parametrize("items", ["['c', 'a']", "data.latest('m', 'l')"])
+async def test_who_was_first_has_also_the_names_of_copies_that_have_not_started(
+    *, crashes_before_the_second_opens: bool, items: str
+) -> None:
+    """Regression: it was refused after a restart, and what ran of it was nobody's any more."""
+    server = Server()
+    server.outputs.latest["l"] = ["c", "a"]
+    after = {n: [{"step": n, "condition": {"type": "succeeded"}}] for n in ("a", "x")}
+    late = step("s-${{self.i}}", "['b', 'a']", dependsOn=after["a"])
+    early = step("s-${{ self.i }}", items, dependsOn=after["x"], concurrency=1)
+    server.start(jobs=[{"name": "j", "steps": [late, early, step("a"), step("x")]}])
+    await server.look()
+    server.lease("r.j.x.1")
+    server.end("r.j.x.1", GOOD)
+    await server.look()
+    server.lease("r.j.s-c.1")
+    await server.look()
+    server.lease("r.j.a.1")
+    server.end("r.j.a.1", GOOD)
+    if not crashes_before_the_second_opens:
+        await server.look()
+    server.restart()
+    await server.look()
+    server.end("r.j.s-c.1", GOOD)
+    await server.look()
+    await run_all(server)
+    counts = counts_of_failed(server)
+    assert (counts.total, counts.succeeded, counts.failed) == (5, 4, 1)
+    assert "another one called" in error_of(server, f"r.j.{file_name('s-${{self.i}}')}")
+
+
+async def test_of_two_for_each_that_open_together_one_has_the_name() -> None:
+    server = Server()
+    steps = [step("s-${{ self.i }}", "['a']"), step("s-${{self.i}}", "['b', 'a']")]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    await run_all(server)
+    counts = counts_of_failed(server)
+    assert (counts.total, counts.succeeded, counts.failed) == (2, 1, 1)
+
+
+async def test_names_that_an_older_version_kept_twice_are_told_apart() -> None:
+    """Regression: of such a run one step never ran, and it never ended."""
+    server = Server()
+    server.outputs.latest["l"] = ["w"]
+    each = step("${{ self.i }}", "data.latest('m', 'l')")
+    server.start(jobs=[{"name": "j", "steps": [each]}])
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    kept = KeptCopies(copies=[KeptCopy(name=name, item={"i": 1}) for name in ("w", "v", "w")])
+    for_each = {"j/${{ self.i }}": kept}
+    server.store.commit([run.with_status(run.status.model_copy(update={"for_each": for_each}))])
+    await server.look()
+    await run_all(server)
+    assert server.store.get(RUNS, "r").state == "succeeded"
+    assert set(server.store.names(STEPS)) == {"r.j.w-0", "r.j.v", "r.j.w-2"}
 
 
 async def test_copies_that_would_be_called_like_each_other_all_run() -> None:

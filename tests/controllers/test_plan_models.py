@@ -35,7 +35,7 @@ def arguments(step_inputs: dict[str, Any], run_inputs: dict[str, Any]) -> dict[s
     where = (workflow.jobs[0], workflow.jobs[0].steps[0])
     scope = Scope(inputs=run_inputs, run={"id": "r", "place": "earth"})
     context = PlanContext(lambda name: model_from_source(MODEL), Defaults())
-    return plan_step(workflow, where, Copy("s"), scope, context).call.arguments
+    return plan_step(workflow, where, Copy.of("s"), scope, context).call.arguments
 
 
 @pytest.mark.parametrize(

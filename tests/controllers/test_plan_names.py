@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from controllers.expressions import Scope
-from controllers.run.plan import COPIES_MOST, COPY_NAME_MAX, PlanError, copies, file_name
+from controllers.run.plan import COPIES_MOST, COPY_NAME_MAX, PlanError, copies
 from datastore.definitions.workflow import Step
+from datastore.kinds.dispatch_name import file_name
 
 
 def step(name: str) -> Step:

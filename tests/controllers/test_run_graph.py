@@ -154,7 +154,7 @@ class Walk:
             assert self.naive.may_open(unit.job, unit.step)
             names = [f"{unit.step.name}-{i}" for i in range(self.draw(st.integers(0, 3)))]
             self.naive.copies[unit.key] = names
-            self.graph.open(unit.key, names)
+            self.graph.open(unit.key, names, names)
         while (skip := self.graph.take_skip()) is not None:
             assert skip.key not in self.skipped
             self.skipped.add(skip.key)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
 from run_rig import TASK, Server
 
+from controllers.run.graph import StepKey
+from controllers.run.live import LiveRun
+from controllers.run.steps import StepKeeper
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Outcome
 
 
@@ -131,3 +136,29 @@ async def test_the_end_of_a_run_that_nobody_could_tell_is_told_after_the_restart
         assert server.said.keys[-1] == "run_completed"
         assert {"ended/j/s0", "ended/j/s1", "job_ended/j"} < set(server.said.keys)
         assert set(server.said.keys) < set(told)
+
+
+async def test_a_restart_looks_at_each_copy_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: for each copy that had started, it looked at all before it that had not."""
+    server = Server()
+
+    def each(name: str, count: int, **more: Any) -> dict[str, Any]:
+        loop = {"item": "i", "in": f"${{{{ {list(range(count))} }}}}"}
+        return {"name": name, "task": TASK, "labels": {"pool": "a"}, "forEach": loop, **more}
+
+    slow = {"name": "a", "steps": [each("slow", 100, concurrency=1)]}
+    server.start(jobs=[slow, {"name": "b", "steps": [each("wide", 50)]}])
+    await server.look()
+    assert len(server.store.live(PENDING)) == 51
+    server.restart()
+    looks: list[StepKey] = []
+    known = StepKeeper.known
+
+    def counted(keeper: StepKeeper, live: LiveRun, key: StepKey) -> bool:
+        looks.append(key)
+        return known(keeper, live, key)
+
+    monkeypatch.setattr(StepKeeper, "known", counted)
+    await server.look()
+    assert len(looks) == len(set(looks)) == 150
+    assert len(server.store.live(PENDING)) == 51

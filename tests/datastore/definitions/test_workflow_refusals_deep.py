@@ -167,6 +167,16 @@ BAD = {
         steps("name: a\nname: a"),
         "6:10: step 'a' is there 2 times in job 'j': names must be unique",
     ),
+    "jobs of one record": (
+        jobs("name: a.b\nname: a-b-2e7336dc"),
+        "4:6: the records of job 'a-b-2e7336dc' would be called like those of job 'a.b': rename "
+        "one of them",
+    ),
+    "steps of one record": (
+        steps("name: a.b\nname: a-b-2e7336dc"),
+        "6:10: the records of step 'a-b-2e7336dc' would be called like those of step 'a.b' in job "
+        "'j': rename one of them",
+    ),
     "unknown job": (
         jobs("name: build\nname: b, dependsOn: [{job: biuld}]"),
         "4:28: job 'b' depends on job 'biuld': did you mean 'build'?",
