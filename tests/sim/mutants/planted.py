@@ -168,7 +168,9 @@ PLANTED = {
     "decide across an await": Planted(decide_across_an_await, "live leases on"),
     "no resync": Planted(nothing, "not over|beside a free slot", resync_s=None),
     "ignore the lock of models": Planted(ignore_the_lock_of_models, "model lock"),
-    "forget that a model is free": Planted(forget_that_a_model_is_free, "beside a free slot"),
+    "forget that a model is free": Planted(
+        forget_that_a_model_is_free, "beside a free slot", rare=True
+    ),
     "give steps to the unverified": Planted(give_steps_to_the_unverified, "unverified worker"),
     "acknowledge before the barrier": Planted(acknowledge_before_the_barrier, "promise 3"),
     "keep a lease that the worker lacks": Planted(keep_a_lease_that_the_worker_lacks, "not over"),

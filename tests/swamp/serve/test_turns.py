@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -181,3 +183,32 @@ async def test_one_worker_that_is_known_begins_while_the_loop_rests_from_the_cro
         assert crowd.order == [Rank.ENROLL_KNOWN]
         for one in waiting:
             one.cancel()
+
+
+async def test_in_each_rest_one_worker_that_is_known_may_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rested: list[Callable[[], object]] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def call_later(delay_s: float, what: Any, *more: Any) -> asyncio.TimerHandle:
+        if delay_s < turns.TURN_MOST_S:
+            rested.append(what)
+        return later(3600.0, what, *more)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    worked = 0.0
+    gate = Turns(lambda: worked)
+    async with asyncio.TaskGroup() as tasks:
+        crowd = Crowd(gate, tasks)
+        for number in range(1, 4):
+            turn = await gate.begin(Rank.ENROLL_NEW)
+            worked += 3600.0
+            turn.over()
+            known = [crowd.comes(Rank.ENROLL_KNOWN) for _ in "12"]
+            await rounds()
+            assert crowd.order == [Rank.ENROLL_KNOWN] * number
+            for one in known:
+                one.cancel()
+            rested.pop()()

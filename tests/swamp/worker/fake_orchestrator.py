@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 
 from datastore.kinds import Call
 from swamp.protocol import (
+    Accepted,
     Ack,
     Dispatch,
     Enroll,
@@ -217,3 +218,18 @@ def refusal(permanent: bool, retry_after_ms: int = 0) -> EnrollRefused:
         permanent=permanent,
         retry_after_ms=retry_after_ms,
     )
+
+
+async def started(socket: Socket, dispatch: str, run: str) -> int:
+    """Dispatch a command that prints its pid first; the pid."""
+    await socket.send(shell(dispatch, f"echo $$; {run}"))
+    assert (await socket.expect(Accepted)).dispatch == dispatch
+    return int((await socket.expect(Output)).raw())
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fake_orchestrator import Orchestrator, RunningWorker, shell
 
-from swamp.protocol import Accepted, Output
+from swamp.protocol import Accepted, Output, Ping, Pong
 from swamp.worker import guarding
 from swamp.worker.group_table import GroupTable, entries_in, limit_in, note_given_up
 from swamp.worker.guard import AWAKE_S, LOOK_S, Legacy, Limit, follow, lines_of
@@ -202,6 +202,21 @@ async def test_what_a_stopped_worker_runs_ends_with_its_grace_window(
     await again.send(orchestrator.welcome({"d1": 0}))
     result = await again.result("d1")
     assert (result.outcome.reason, result.outcome.ok) == ("worker_lost", False)
+
+
+async def test_a_stopped_worker_does_not_take_its_own_silence_for_the_servers(
+    orchestrator: Orchestrator, worker: Process
+) -> None:
+    orchestrator.heartbeat_s = 0.4
+    socket = await orchestrator.enrolled()
+    await socket.expect(Ping)
+    worker.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(3.5 * orchestrator.heartbeat_s)
+    worker.send_signal(signal.SIGCONT)
+    asked = await socket.expect(Ping)
+    await socket.send(Pong(n=asked.n), shell("d1", "true"))
+    await socket.expect(Accepted)
+    assert (await socket.result("d1")).outcome.ok
 
 
 async def test_what_a_worker_left_that_was_killed_with_its_guard_ends_before_the_next_enrolls(

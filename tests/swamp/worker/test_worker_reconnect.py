@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal, shell
+from fake_orchestrator import (
+    Gate,
+    Orchestrator,
+    RunningWorker,
+    gone,
+    refusal,
+    shell,
+    started,
+)
 
 from swamp.protocol import (
     Accepted,
     Ack,
-    Cancel,
     Drain,
     Output,
     OutputAck,
-    Ping,
-    Pong,
     ResultFrame,
 )
-from swamp.worker import link, real_time
+from swamp.worker import link
 
 Start = Callable[..., RunningWorker]
-
-
-async def started(socket: Socket, dispatch: str, run: str) -> int:
-    """Dispatch a command that prints its pid first; the pid."""
-    await socket.send(shell(dispatch, f"echo $$; {run}"))
-    assert (await socket.expect(Accepted)).dispatch == dispatch
-    return int((await socket.expect(Output)).raw())
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
 
 
 async def test_output_goes_on_after_each_cut_with_no_piece_twice_or_missing(
@@ -307,121 +294,3 @@ async def test_a_worker_with_work_comes_back_often_enough_for_its_window(
     assert max(delays_ms) <= 10
     gate.let_through()
     assert (await socket.result("d1")).outcome.ok
-
-
-def an_hour_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the worker: timers stand still as well, while a machine sleeps."""
-    before = real_time.now_s
-    monkeypatch.setattr(real_time, "now_s", lambda: before() + 3600)
-
-
-async def stood_still(monkeypatch: pytest.MonkeyPatch, socket: Socket) -> Ping:
-    """Let the worker find that an hour has gone by since it last looked; what it then asks."""
-    await socket.send(Ping(n=1))
-    await socket.expect(Pong)
-    an_hour_goes_by(monkeypatch)
-    await socket.send(shell("d1", "sleep 20"))
-    return await socket.expect(Ping)
-
-
-async def test_what_waited_in_the_socket_of_a_stopped_worker_is_not_run_on_a_dead_socket(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Regression: a worker that was stopped for longer than its grace ran steps once more."""
-    worker = start()
-    socket = await orchestrator.enrolled()
-    await worker.until("enrolled")
-    await stood_still(monkeypatch, socket)
-    socket.cut()
-    await worker.until("disconnected")
-    again = await orchestrator.enrolled()
-    assert (again.enroll.running, again.enroll.finished) == ([], [])
-    await again.send(shell("d2", "true"))
-    assert (await again.expect(Accepted)).dispatch == "d2"
-    await again.result("d2")
-    assert worker.kinds().count("dispatch_started") == 1
-
-
-async def test_what_came_with_the_answer_to_the_enrollment_is_held_as_well(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = start()
-    socket = await orchestrator.dialled()
-    an_hour_goes_by(monkeypatch)
-    await socket.send_together(orchestrator.welcome(), shell("d1", "true"))
-    asked = await socket.expect(Ping)
-    assert "dispatch_started" not in worker.kinds()
-    await socket.send(Pong(n=asked.n))
-    assert (await socket.expect(Accepted)).dispatch == "d1"
-
-
-async def test_what_waited_is_run_in_order_once_the_socket_has_proved_good(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start(concurrency=2)
-    socket = await orchestrator.enrolled()
-    asked = await stood_still(monkeypatch, socket)
-    await socket.send(Cancel(dispatch="d1"), shell("d2", "true"), Pong(n=asked.n))
-    assert {(await socket.expect(Accepted)).dispatch for _ in "12"} == {"d1", "d2"}
-    outcomes = {}
-    for _ in "12":
-        result = await socket.expect(ResultFrame)
-        outcomes[result.dispatch] = result.outcome.reason
-    assert outcomes == {"d1": "cancelled", "d2": "completed"}
-
-
-async def test_what_runs_goes_on_after_a_standstill_only_while_the_server_answers(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Regression: on a socket that the network had forgotten, it ran for 85 s beside its heir."""
-    orchestrator.heartbeat_s = 0.2
-    worker = start()
-    socket = await orchestrator.enrolled()
-    pid = await started(socket, "d1", "exec sleep 60")
-    an_hour_goes_by(monkeypatch)
-    lost = await worker.until("disconnected")
-    assert re.search("no answer for .* since this machine stood still", lost["reason"])
-    finished = await worker.until("dispatch_finished")
-    assert "out of reach for the whole grace window" in finished["error"]
-    assert gone(pid)
-
-
-async def test_a_machine_that_slept_while_it_was_cut_off_has_no_grace_left(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = start()
-    socket = await orchestrator.enrolled()
-    pid = await started(socket, "d1", "exec sleep 60")
-    socket.cut()
-    await orchestrator.dialled()
-    an_hour_goes_by(monkeypatch)
-    assert (await worker.until("dispatch_finished"))["status"] == "error"
-    assert gone(pid)
-
-
-async def test_what_runs_is_offered_once_more_by_a_machine_that_slept_for_too_long(
-    orchestrator: Orchestrator, start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The orchestrator may have slept as well: it alone knows what it gave up."""
-    start()
-    socket = await orchestrator.enrolled()
-    await started(socket, "d1", f"read x < {gate}")
-    an_hour_goes_by(monkeypatch)
-    socket.cut()
-    again = await orchestrator.enrolled(keep={"d1": 1})
-    assert again.enroll.running == ["d1"]
-    gate.let_through()
-    assert (await again.result("d1")).outcome.ok
-
-
-async def test_who_waits_for_the_answer_to_its_enrollment_does_not_stand_still(
-    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Regression: who had waited at the gate for long was in doubt, and soon lost its socket."""
-    monkeypatch.setattr(link, "LOOK_S", 0.1)
-    orchestrator.heartbeat_s = 0.8
-    start()
-    socket = await orchestrator.dialled()
-    await asyncio.sleep(0.8)
-    await socket.send_together(orchestrator.welcome(), shell("d1", "true"))
-    assert (await socket.expect(Accepted)).dispatch == "d1"
