@@ -22,6 +22,7 @@ from controllers.ports import SessionInfo, WorkerLink
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
 from datastore.kinds import LEASES, PENDING, TOKENS, WORKERS, Lease, LeaseStatus, Outcome
+from datastore.kinds.dispatch_name import run_of
 from datastore.store import Store
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class LeaseController:
     """Reconciles leases by dispatch id."""
 
     def __init__(self, store: Store, link: WorkerLink, clock: Clock, *, grace_s: float) -> None:
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(run_of)
         self._store = store
         self._link = link
         self._clock = clock

@@ -38,6 +38,7 @@ from datastore.kinds import (
     Worker,
 )
 from datastore.kinds.call import model_key
+from datastore.kinds.dispatch_name import run_of
 from datastore.record import Record
 from datastore.store import Store
 
@@ -56,6 +57,14 @@ LOOKS_AT_ONCE = 1_000
 """How many dispatches that cannot go now one pass puts aside before others get their turn."""
 
 
+def _lane_of(key: str) -> str | None:
+    """A dispatch waits for no crowd of another run, and nothing is placed before pauses are known.
+
+    Dispatches of 20,000 steps that a run begins, or that end with it, are looked at for seconds.
+    """
+    return None if key.startswith(PAUSE) else run_of(key)
+
+
 class Scheduler:
     """Reconciles pending dispatches by name, and `PLACE` for the requirements that woke up."""
 
@@ -63,7 +72,7 @@ class Scheduler:
         self, store: Store, clock: Clock, new_uid: Callable[[], str], *, grace_s: float
     ) -> None:
         """`grace_s`: how long a worker may be away before what is bound to it is lost."""
-        self.queue = WorkQueue()
+        self.queue = WorkQueue(_lane_of)
         self._store = store
         self._clock = clock
         self._new_uid = new_uid

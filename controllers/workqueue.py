@@ -1,4 +1,4 @@
-"""The work queue behind every controller. Five promises and no others:
+"""The work queue behind every controller. Six promises and no others:
 
 1. Dedupe: adding a key twice before it runs causes one run.
 2. One at a time: a key is never run twice at once; added while it runs, it runs once more after.
@@ -6,6 +6,8 @@
 4. Back-off per key: failures of one key slow only that key; success forgets them.
 5. A run ends the key's delay: what it was to run for is looked at now. Nothing is left of a key
    that has run and asks for nothing more.
+6. Lanes take turns: a key waits for one key of each other lane, however many those have. Keys of no
+   lane go before all others.
 
 A key is in `_dirty` when it must run, in `_held` while it runs. Every method but `get` is a plain
 `def`, so there is no lock.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 BACKOFF_FIRST_S = 0.005
 BACKOFF_MOST_S = 30.0
@@ -24,13 +27,63 @@ class QueueClosed(Exception):
     """The queue was closed and has no more keys to give."""
 
 
+LaneOf = Callable[[str], str | None]
+"""The lane of a key; None for one that goes first."""
+
+
+class _Lanes:
+    """Keys that are ready. Within its lane the first goes first."""
+
+    def __init__(self, lane_of: LaneOf) -> None:
+        self._lane_of = lane_of
+        self._first: deque[str] = deque()
+        self._lanes: dict[str, deque[str]] = {}
+        self._turns: deque[str] = deque()
+        """Lanes with keys, the next one to give one first."""
+        self._count = 0
+
+    def append(self, key: str) -> None:
+        self._count += 1
+        lane = self._lane_of(key)
+        if lane is None:
+            self._first.append(key)
+        elif lane in self._lanes:
+            self._lanes[lane].append(key)
+        else:
+            self._lanes[lane] = deque((key,))
+            self._turns.append(lane)
+
+    def popleft(self) -> str:
+        self._count -= 1
+        if self._first:
+            return self._first.popleft()
+        lane = self._turns.popleft()
+        keys = self._lanes[lane]
+        key = keys.popleft()
+        if keys:
+            self._turns.append(lane)
+        else:
+            del self._lanes[lane]
+        return key
+
+    def clear(self) -> None:
+        self._first.clear()
+        self._lanes.clear()
+        self._turns.clear()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+
 class WorkQueue:
     """Keys waiting to be reconciled."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane_of: LaneOf = lambda key: "") -> None:
+        """Without `lane_of` all keys are of one lane."""
         self._dirty: set[str] = set()
         self._held: set[str] = set()
-        self._ready: deque[str] = deque()
+        self._ready = _Lanes(lane_of)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()

@@ -39,6 +39,8 @@ class _Table:
             index: {} for index in kind.name_indexes
         }
         self.watchers: list[Wake] = []
+        self.packed = 0
+        """How many rows are bytes."""
 
     def find(self, name: str) -> Record[Any, Any] | None:
         row = self.rows.get(name)
@@ -49,6 +51,7 @@ class _Table:
     def put(self, record: Record[Any, Any]) -> None:
         name = record.name
         self._drop_live(name)
+        self.packed -= type(self.rows.get(name)) is bytes
         self.rows[name] = record
         for index, value_of in self.kind.name_indexes.items():
             self.name_indexes[index].setdefault(value_of(name), {})[name] = None
@@ -61,6 +64,7 @@ class _Table:
 
     def put_bytes(self, documents: Mapping[str, bytes]) -> None:
         """Finished records as they were stored, parsed only when read."""
+        self.packed += sum(type(self.rows.get(name)) is not bytes for name in documents)
         self.rows.update(documents)
         for index, value_of in self.kind.name_indexes.items():
             by_value = self.name_indexes[index]
@@ -74,7 +78,7 @@ class _Table:
 
     def remove(self, name: str) -> None:
         self._drop_live(name)
-        self.rows.pop(name, None)
+        self.packed -= type(self.rows.pop(name, None)) is bytes
         for index, value_of in self.kind.name_indexes.items():
             self._drop(self.name_indexes[index], value_of(name), name)
 
@@ -199,6 +203,11 @@ class Store:
         table = self._tables[kind.folder]
         return name in table.rows and name not in table.live
 
+    @property
+    def unpacked_count(self) -> int:
+        """How many records of all kinds `compact` has not put away, finished or not yet."""
+        return sum(len(table.rows) - table.packed for table in self._tables.values())
+
     def count(self, kind: Kind[Any, Any]) -> int:
         """How many records of the kind there are."""
         return len(self._tables[kind.folder].rows)
@@ -278,6 +287,7 @@ class Store:
         """
         table = self._tables[kind.folder]
         if name in table.rows and name not in table.live:
+            table.packed += type(table.rows[name]) is not bytes
             table.rows[name] = document
 
     # -- the barrier -----------------------------------------------------------------------------

@@ -45,6 +45,9 @@ QUIET_BELOW = 2_000
 GROWN_MOST = 300_000
 """Objects frozen since all were looked at, after which no quiet moment is waited for: what some
 40,000 sockets leave, less than 100 MB."""
+OF_A_RECORD = 30
+"""Objects at most that are made for a record, which are no garbage while it is there: 20,000 steps
+that wait are 460,000 of them, and to look at all of these once more takes half a second."""
 
 
 class Housekeeping:
@@ -54,7 +57,7 @@ class Housekeeping:
         self._store = store
         self._stored = stored
         self._ended: dict[str, None] = {}
-        self._kept = self._grown = self._before = 0
+        self._kept = self._kept_records = self._grown = self._before = 0
         self._refused = Trouble("finished records stay in memory for now", log)
         self._began_s = 0.0
         self.pauses = Histogram(
@@ -120,6 +123,7 @@ class Housekeeping:
             new = 0
         self._before = new
         most = max(self._kept, GROWN_MOST if busy else 1)
+        most += OF_A_RECORD * max(0, self._store.unpacked_count - self._kept_records)
         if self._grown < most:
             return
         # Most have gone again. To count those that have not is to go to each of them.
@@ -133,6 +137,7 @@ class Housekeeping:
         gc.collect()
         gc.freeze()
         self._kept, self._grown = gc.get_freeze_count(), 0
+        self._kept_records = self._store.unpacked_count
 
 
 def _new_objects() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,33 @@ async def test_five_hundred_impossible_ones_in_front_cost_the_possible_ones_noth
     assert behind[0] - alone[0] <= 500
     assert behind[1:] == alone[1:]
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_dispatch_waits_for_no_crowd_of_another_run(*, ends: bool) -> None:
+    """Regression: it waited for seconds while 20,000 began to wait, or were cancelled."""
+    store = Store(KINDS.values(), Counting())
+    store.commit([worker()])
+    scheduler = Scheduler(store, SystemClock(), lambda: "uid", grace_s=60.0)
+    crowd = [pending(0, Placement(labels={"pool": f"b{number}"})) for number in range(500)]
+    names = [f"r0.j.s-{number}.1" for number in range(500)]
+    store.commit([replace(one, name=name) for one, name in zip(crowd, names, strict=True)])
+    if ends:
+        while len(scheduler.queue):
+            await look(scheduler)
+        store.commit([store.get(PENDING, name).with_spec(cancel=True) for name in names])
+    store.commit([pending(1, Placement(labels={"pool": "a"}))])
+    for _ in range(4):
+        await look(scheduler)
+    assert [lease.name for lease in store.live(LEASES)] == ["r1.j.s.1"]
+    assert len(scheduler.queue) > 400
+
+
+async def look(scheduler: Scheduler) -> None:
+    """One turn of one key."""
+    key = await scheduler.queue.get()
+    await scheduler.reconcile(key)
+    scheduler.queue.done(key)
 
 
 async def test_a_worker_that_refuses_again_and_again_is_asked_ever_more_rarely(

@@ -1,4 +1,4 @@
-"""The five promises of the work queue, against a naive model, on virtual time."""
+"""The six promises of the work queue, against a naive model, on virtual time."""
 
 from __future__ import annotations
 
@@ -160,6 +160,22 @@ async def test_keys_that_come_together_reach_as_many_who_wait() -> None:
     assert not waiting[3].done()
     queue.add("d")
     assert await waiting[3] == "d"
+
+
+async def test_lanes_take_turns_and_what_has_none_goes_first() -> None:
+    queue = WorkQueue(lambda key: None if key == "!" else key[0])
+    for key in ("a1", "a2", "a3", "b1", "b2", "c1", "!"):
+        queue.add(key)
+    assert len(queue) == 7
+    order = [await queue.get() for _ in range(3)]
+    queue.add("d1")
+    queue.add("a2")
+    order += [await queue.get() for _ in range(5)]
+    assert order == ["!", "a1", "b1", "c1", "a2", "b2", "d1", "a3"]
+    assert len(queue) == 0
+    queue.done("a1")
+    queue.add("a1")
+    assert await queue.get() == "a1"
 
 
 async def test_whoever_is_woken_and_cancelled_leaves_the_key_to_the_next() -> None:

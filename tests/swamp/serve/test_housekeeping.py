@@ -108,6 +108,22 @@ async def test_a_record_that_lives_or_is_gone_is_left_alone() -> None:
     store.compact(RUNS, "gone", b"{}")
     assert store.get(RUNS, "r").live
     assert store.find(RUNS, "gone") is None
+    assert store.unpacked_count == 1
+
+
+async def test_records_that_are_not_put_away_are_counted() -> None:
+    store = Store(KINDS.values(), NoJournal())
+    store.commit([run_of("running"), step("a"), step("b")])
+    store.load_finished(STEPS, {"r.j.c": b"{}", "r.j.d": b"{}"})
+    assert store.unpacked_count == 3
+    store.load_finished(STEPS, {"r.j.c": b"{}"})
+    for _ in "12":
+        store.compact(STEPS, "r.j.a", b"{}")
+    assert store.unpacked_count == 2
+    store.commit(removals=[(STEPS, "r.j.a"), (STEPS, "r.j.c"), (STEPS, "none")])
+    assert store.unpacked_count == 2
+    store.commit(removals=[(STEPS, "r.j.b")])
+    assert store.unpacked_count == 1
 
 
 class Cycle:
@@ -148,6 +164,33 @@ async def test_a_start_does_not_look_again_at_what_it_has_frozen() -> None:
     finally:
         task.cancel()
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("records", [0, 400])
+async def test_what_records_are_made_of_is_not_taken_for_garbage(
+    monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    """Regression: while 20,000 steps began to wait, all was looked at in one pause of 0.4 s."""
+    store = Store(KINDS.values(), NoJournal())
+    monkeypatch.setattr(housekeeping, "FREEZE_AT", 0)
+    monkeypatch.setattr(housekeeping, "GROWN_MOST", 1)
+    monkeypatch.setattr(housekeeping, "OF_A_RECORD", 10_000)
+    old = Cycle()
+    gone = weakref.ref(old)
+    task = asyncio.get_running_loop().create_task(Housekeeping(store, lambda *_: {}).run())
+    try:
+        await asyncio.sleep(0)
+        del old
+        store.commit([run_of("running"), *(step(str(number)) for number in range(records))])
+        kept = [[] for _ in range(2 * gc.get_freeze_count())]  # type: ignore[var-annotated]
+        passes = 0
+        while gone() is not None and passes < 50:
+            passes += 1
+            await asyncio.sleep(0.002)
+        assert (gone() is None) is (records == 0)
+        assert kept
+    finally:
+        task.cancel()
 
 
 @pytest.mark.parametrize("work", ["a run", "what comes in", None])
