@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,11 @@ BEFORE_A_REST = 8
 
 TURN_S = 0.0002
 """How long these may take together."""
+
+BEHIND_MOST = 2_000
+"""So many commits that wait for the disk, and nothing more is reconciled: each one that somebody
+else waits for stands behind them. While a disk takes nothing, no more than these pile up."""
+BEHIND_LOOK_S, BEHIND_LOOK_MOST_S = 0.004, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,19 @@ class Controller:
         reconciler: Reconciler,
         *,
         randomness: random.Random,
+        behind: Callable[[], int],
         workers: int = 4,
         resync_s: float | None = RESYNC_S,
     ) -> None:
-        """`resync_s` None switches the resync off: only to prove that tests notice."""
+        """`behind`: how many commits wait for the disk.
+
+        `resync_s` None switches the resync off: only to prove that tests notice.
+        """
         self.name = name
         self._reconciler = reconciler
         self._queue = reconciler.queue
         self._randomness = randomness
+        self._behind = behind
         self._workers = workers
         self._resync_s = resync_s
 
@@ -95,11 +105,20 @@ class Controller:
             await asyncio.sleep(self._resync_s * self._randomness.uniform(0.8, 1.0))
             self.resync()
 
+    async def _caught_up(self) -> None:
+        """Wait until the disk has taken enough, or nothing more is to be reconciled."""
+        look_s = BEHIND_LOOK_S
+        while self._behind() > BEHIND_MOST // 2 and not self._queue.closed:
+            await asyncio.sleep(look_s)
+            look_s = min(2 * look_s, BEHIND_LOOK_MOST_S)
+
     async def _work(self) -> None:
         queue = self._queue
         time_s = asyncio.get_running_loop().time
         done, worked_s = 0, 0.0
         while True:
+            if self._behind() > BEHIND_MOST:
+                await self._caught_up()
             try:
                 key = await queue.get()
             except QueueClosed:

@@ -57,7 +57,13 @@ class Manager:
             reconcilers["enrollment"] = self.enrollment
             reconcilers["access"] = AccessController(store, context.clock)
         self._controllers = [
-            Controller(name, one, randomness=randomness, resync_s=settings.resync_s)
+            Controller(
+                name,
+                one,
+                randomness=randomness,
+                behind=lambda: store.behind,
+                resync_s=settings.resync_s,
+            )
             for name, one in reconcilers.items()
         ]
 

@@ -166,6 +166,11 @@ class WorkQueue:
             if not waiter.done():
                 waiter.set_result(None)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it gives out nothing more."""
+        return self._closed
+
     def __len__(self) -> int:
         return len(self._ready)
 

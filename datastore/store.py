@@ -315,6 +315,11 @@ class Store:
         else:
             self._after.append((self._committed, action))
 
+    @property
+    def behind(self) -> int:
+        """How many commits are not on disk yet."""
+        return self._committed - self._durable
+
     def _one_more_durable(self) -> None:
         self._durable += 1
         self._run_due()

@@ -33,7 +33,7 @@ from datastore.kinds import Call, Outcome
 from datastore.kinds.machine_name import machine_name
 from datastore.record import Model
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 DATA_PATH = "/api/v1/data"
 """Where steps put their outputs, below the address that a worker dialled."""
@@ -110,6 +110,8 @@ class Enroll(Model):
     """Dispatches whose runner is alive here."""
     finished: list[str] = Field(default_factory=list, max_length=8192)
     """Dispatches whose result was not acknowledged yet; the results follow."""
+    dial: int = Field(default=0, ge=0)
+    """How many sockets this process had dialled before: of two, the larger one is the newer."""
 
 
 class Accepted(Model):

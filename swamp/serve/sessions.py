@@ -42,6 +42,7 @@ from swamp.protocol import (
     ToWorker,
     encode,
 )
+from swamp.serve.dials import Dials
 from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
 from swamp.serve.output_log import OutputLog
 from swamp.serve.refusals import wrong_version
@@ -95,6 +96,7 @@ class Sessions:
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
         self._numbers = 0
+        self._dials = Dials(store)
         self._closed = False
         self._leases: LeaseController
         self._enrollment: EnrollmentController
@@ -206,7 +208,9 @@ class Sessions:
             raise EnrollmentRefused(
                 "degraded", self._store.trouble, permanent=False, retry_after_ms=2_000
             )
-        await self._give_way(self._enrollment.expected_name(hello), frame.instance)
+        name = self._enrollment.expected_name(hello)
+        self._dials.refuse_older(name, frame)
+        await self._give_way(name, frame.instance)
         if self._closed:
             # Whoever was cut comes back at once, and would be left behind as connected.
             raise EnrollmentRefused(
@@ -255,7 +259,9 @@ class Sessions:
 
     def _admit(self, hello: Hello, frame: Enroll, transport: Transport) -> Session:
         """Everything that makes a worker ours, in one `def`."""
+        self._dials.refuse_older(self._enrollment.expected_name(hello), frame)
         worker = self._enrollment.enroll(hello)
+        self._dials.note(worker.name, frame)
         if worker.name in self._open:
             self.cut(worker.name, "replaced by a newer socket of the same worker")
         compared = self._leases.reconnected(

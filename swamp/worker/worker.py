@@ -105,7 +105,7 @@ class Worker:
         self._over = asyncio.Event()
         self._link: Link | None = None
         self._enrolled: Enrolled | None = None
-        self._attempt = 0
+        self._attempt = self._dials = 0
         self._steps_taken = 0
         self._signalled = False
         self._exit: _Exit | None = None
@@ -168,6 +168,7 @@ class Worker:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as http:
             while True:
                 self._attempt += 1
+                self._dials += 1
                 self._report("connecting", url=self._options.url, attempt=self._attempt)
                 reason, delay_s = await self._one_socket(http)
                 if self._over.is_set():
@@ -275,6 +276,7 @@ class Worker:
             capacity=runners.slots.capacity,
             running=[name for name in runners.slots.taken() if name in runners.outbox],
             finished=runners.outbox.finished(),
+            dial=self._dials,
         )
 
     def _handle(self, frame: ToWorker) -> None:

@@ -471,3 +471,21 @@ async def test_a_lost_socket_is_freed_without_a_collector(server: Server) -> Non
 
 def _sockets_in_memory() -> int:
     return sum(type(one) is web.WebSocketResponse for one in gc.get_objects())
+
+
+async def test_a_socket_that_its_process_has_given_up_does_not_replace_the_newer_one(
+    server: Server,
+) -> None:
+    """Regression: a server that stood still heard of both at once, the older one last."""
+    older, newer = [await server.dial() for _ in "12"]
+    await newer.send_json(hello(dial=2))
+    assert (await heard(newer, 1))[0]["type"] == "enrolled"
+    await older.send_json(hello(dial=1))
+    code, said = await ends(older)
+    assert (said["code"], said["permanent"]) == ("replaced", False), code
+    await newer.send_json({"type": "ping", "n": 7})
+    assert {"type": "pong", "n": 7} in await heard(newer, 1)
+    again = await server.dial()
+    await again.send_json(hello(dial=1, instance="another"))
+    refused = (await heard(again, 1))[0]
+    assert refused.get("code") != "replaced", "of another process it says nothing"
