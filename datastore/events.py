@@ -180,9 +180,8 @@ class EventLog:
             elif line:
                 by_run.setdefault(run, []).append(line)
         for run, lines in by_run.items():
-            data = b"".join(lines)
             delay_s = 0.05
-            while not self._append_to(self._path(run), data):
+            while not self._append_to(self._path(run), b"".join(lines)):
                 threading.Event().wait(delay_s)
                 delay_s = min(delay_s * 2, 1.0)
         for run, line, _ in entries:
@@ -291,14 +290,21 @@ class EventLog:
     # -- reading ---------------------------------------------------------------------------------
 
     async def read(
-        self, run: str, after: int, *, follow: bool, last: LastEvent = lambda: None
+        self,
+        run: str,
+        after: int,
+        *,
+        follow: bool,
+        last: LastEvent = lambda: None,
+        lives: Callable[[], bool] = lambda: False,
     ) -> AsyncGenerator[list[bytes], None]:
         """Lines after that number, in lots; with `follow` until the run's last event.
 
         An empty lot now and then says that the reader is still being served. Who follows a run
         that is over, and whose log has no last event, is told the one that `last` makes.
         """
-        log = self._logs.get(run)
+        # Of one that has just been created, nothing has been told yet.
+        log = self._log(run) if follow and lives() else self._logs.get(run)
         if log is None:
             async for lot in self._read_file(run, after):
                 yield lot

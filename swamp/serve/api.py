@@ -209,7 +209,11 @@ class Api:
         await response.prepare(request)
         # A client may leave at any time; it reads on from any number when it comes back.
         lots = self._served.events.read(
-            run.name, after, follow=follow, last=lambda: self._last_event(run.name)
+            run.name,
+            after,
+            follow=follow,
+            last=lambda: self._last_event(run.name),
+            lives=lambda: self._lives(run.name),
         )
         with suppress(ConnectionResetError):
             async with aclosing(lots):
@@ -253,6 +257,10 @@ class Api:
     def _last_event(self, name: str) -> dict[str, Any] | None:
         run = self._store.find(RUNS, name)
         return None if run is None else last_event(run)
+
+    def _lives(self, name: str) -> bool:
+        run = self._store.find(RUNS, name)
+        return run is not None and run.live
 
     def _exact(self, run: Run) -> Run:
         """A live run with the counts of this instant; its record has them a second late."""

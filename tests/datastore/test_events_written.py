@@ -181,6 +181,30 @@ async def test_a_line_that_is_larger_than_a_lot_is_read_all_the_same(tmp_path: P
     assert beyond == []
 
 
+async def test_who_follows_a_run_of_which_nothing_has_been_told_yet_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """Regression: the answer was empty, and over, where the client came before the first event."""
+    log = EventLog(tmp_path, SystemClock(), lambda action: action())
+
+    async def kinds(*, lives: bool) -> list[str]:
+        lots = log.read("r", 0, follow=True, lives=lambda: lives)
+        events = [parse_line(line) or {} for lot in [lot async for lot in lots] for line in lot]
+        return [event["kind"] for event in events]
+
+    try:
+        async with asyncio.timeout(8):
+            assert await kinds(lives=False) == [], "a run that is gone"
+            reader = asyncio.ensure_future(kinds(lives=True))
+            await asyncio.sleep(0.05)
+            assert not reader.done()
+            log.emit("r", "a", "run_started")
+            log.emit("r", "run_completed", "run_completed")
+            assert await reader == ["run_started", "run_completed"]
+    finally:
+        await asyncio.to_thread(log.close)
+
+
 async def test_who_follows_a_run_that_is_over_gets_its_end_also_where_nobody_tells_it(
     tmp_path: Path,
 ) -> None:
