@@ -140,7 +140,7 @@ class StepKeeper:
             if live.cancelled and not lease.spec.cancel:
                 self._store.commit([lease.with_spec(cancel=True)])
             self._mark_running(live, key, pending, lease)
-            if status.state != "bound":
+            if status.active_at is not None:
                 self.tell.dispatched(live, key, lease, self._lost_before(pending))
             return
         live.running.discard(live.step_name(key))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from run_rig import TASK, Server
+from run_rig import AT, TASK, Server
 
 from datastore.kinds import Outcome
 
@@ -23,3 +23,16 @@ async def test_a_step_is_told_as_dispatched_before_its_end_and_once(is_seen: boo
     told = [key for key in server.said.keys if key.startswith(("dispatched/", "ended/"))]
     assert told == ["dispatched/r.j.s.1", "ended/j/s"]
     assert server.said.fields["dispatched/r.j.s.1"]["worker"] == "box"
+
+
+async def test_a_step_whose_worker_went_before_it_accepted_is_not_told_as_dispatched() -> None:
+    server = Server()
+    server.start(jobs=[{"name": "j", "steps": [STEP]}])
+    await server.look()
+    server.lease("r.j.s.1")
+    server.move("r.j.s.1", state="recovering", active_at=None, recovering_at=AT)
+    await server.look()
+    assert "dispatched/r.j.s.1" not in server.said.keys
+    server.move("r.j.s.1", state="active", active_at=AT)
+    await server.look()
+    assert "dispatched/r.j.s.1" in server.said.keys
