@@ -52,8 +52,9 @@ log = logging.getLogger(__name__)
 STARTS_AT_ONCE = 10
 """How many steps one look at a run starts before others get their turn."""
 
-LOOKS_AT_ONCE = 200
-"""How many changed steps one look at a run takes on before others get their turn."""
+LOOKS_AT_ONCE, LOOKS_FOR_S = 200, 0.003
+"""How many changed steps one look at a run takes on, and for how long, before others get a turn:
+to cancel a step that waits takes ten times as long as to tell that it waits."""
 
 COUNTS_EVERY_S = 1.0
 """How often a run's record is rewritten at most just because its counts moved."""
@@ -262,7 +263,11 @@ class RunController:
         self._teller.run_ended(run)
 
     def _look_at_dirty(self, live: LiveRun) -> None:
+        time_s = asyncio.get_running_loop().time
+        until_s = time_s() + LOOKS_FOR_S
         for name in list(islice(live.dirty, LOOKS_AT_ONCE)):
+            if time_s() > until_s:
+                return
             del live.dirty[name]
             key = live.key_of.get(name)
             if key is not None:
