@@ -66,6 +66,14 @@ def find_story(layout: Layout, run: str) -> RunStory | None:
 def watch_story(console: Console, story: RunStory) -> None:
     """Its end; ends the command like that of a finished run: with 1 unless it succeeded."""
     failure = str(story.document.get("failure", "")).splitlines()
-    console.show(story.document, [f"{story.named} has ended: {story.ended}", *failure])
+    # What is left, and how it ended under the names that a run has which is still on record.
+    shown = {
+        "id": story.run,
+        "workflowName": story.document.get("workflow"),
+        "status": story.document.get("state"),
+        **story.document,
+        "story": story.path,
+    }
+    console.show(shown, [f"{story.named} has ended: {story.ended}", *failure])
     if story.document.get("state") != "succeeded":
         raise typer.Exit(1)

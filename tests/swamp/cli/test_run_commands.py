@@ -324,7 +324,10 @@ def test_a_run_that_was_pruned_is_watched_to_its_end(
     assert (watched.code, watched.out) == (
         1, f"Run old (w) has ended: {end}\nexited with code 7\n"
     )  # fmt: skip
-    assert swamp("run", "watch", "old", "--json").json["state"] == "failed"
+    told = swamp("run", "watch", "old", "--json").json
+    assert told["state"] == told["status"] == "failed"
+    assert (told["id"], told["workflowName"]) == ("old", "w")
+    assert told["story"] == "datastore/history/w/old.yaml"
 
 
 def test_a_run_that_is_over_is_watched_to_its_end_without_a_server(
