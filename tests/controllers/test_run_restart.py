@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import run_rig
 from run_rig import TASK, Server
 
 from controllers.run.graph import StepKey
@@ -136,6 +137,30 @@ async def test_the_end_of_a_run_that_nobody_could_tell_is_told_after_the_restart
         assert server.said.keys[-1] == "run_completed"
         assert {"ended/j/s0", "ended/j/s1", "job_ended/j"} < set(server.said.keys)
         assert set(server.said.keys) < set(told)
+
+
+@pytest.mark.parametrize(("count", "aside"), [(1_000, 0), (1_001, 1)])
+async def test_many_copies_are_named_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, *, count: int, aside: int
+) -> None:
+    offloaded = []
+
+    async def noted(work: Callable[[], Any]) -> Any:
+        offloaded.append(work)
+        return work()
+
+    monkeypatch.setattr(run_rig, "inline", noted)
+    server = Server()
+    loop = {"item": "i", "in": "${{ data.latest('m', 'l') }}"}
+    server.outputs.latest["l"] = list(range(count))
+    step = {"name": "s", "task": TASK, "labels": {"pool": "a"}, "forEach": loop, "concurrency": 1}
+    server.start(jobs=[{"name": "j", "steps": [step]}])
+    await server.look()
+    named = len(offloaded)
+    server.restart()
+    await server.look()
+    # Once to name them, and once to keep the names; after a restart those that are kept.
+    assert (named, len(offloaded) - named) == (2 * aside, aside)
 
 
 async def test_a_restart_looks_at_each_copy_once(monkeypatch: pytest.MonkeyPatch) -> None:

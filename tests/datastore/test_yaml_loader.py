@@ -211,6 +211,17 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
     assert "100000 values" in refusal_of("\n".join(lines)).problem
 
 
+def test_what_the_server_wrote_may_be_longer_but_is_no_alias_bomb() -> None:
+    many = ("a: [" + "1, " * 100_001 + "]").encode()
+    with pytest.raises(InvalidFile, match="100000 values"):
+        load(many, "f.yaml", max_bytes=len(many))
+    assert len(load(many, "f.yaml", max_bytes=len(many), own=True).value["a"]) == 100_001
+    lines = ["l0: &l0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 7)]
+    with pytest.raises(InvalidFile, match="100000 values"):
+        load("\n".join(lines).encode(), "f.yaml", own=True)
+
+
 TEXT = b"""\
 # about
 spec:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from datastore.plain_values import from_json
+from swamp.serve import requests
 from swamp.serve.answers import ApiError
 from swamp.serve.requests import Parameters, body_of, no_parameters, seconds_of
 
@@ -101,6 +104,22 @@ async def test_a_body_is_taken() -> None:
     data = b'{"a": "x", "b": null}'
     assert await body_of(posted(data), {"a": str}, {"b": int}) == {"a": "x", "b": None}
     assert await body_of(posted(b""), {}) == {}
+
+
+@pytest.mark.parametrize(("length", "aside"), [(10, False), (100_000, True)])
+async def test_the_values_of_a_large_body_are_looked_at_aside(
+    monkeypatch: pytest.MonkeyPatch, *, length: int, aside: bool
+) -> None:
+    """Of a megabyte that takes 30 ms, in which nobody else had a turn."""
+    threads = []
+
+    def noted(text: str) -> Any:
+        threads.append(threading.current_thread())
+        return from_json(text)
+
+    monkeypatch.setattr(requests, "from_json", noted)
+    await body_of(posted(json.dumps({"a": "x" * length}).encode()), {"a": str})
+    assert [one is not threading.main_thread() for one in threads] == [aside]
 
 
 @pytest.mark.parametrize("value", [0, -1, 1e300, 3.2e9, True, "1", None, 10**18])
