@@ -28,7 +28,7 @@ TURN_S = 0.0002
 
 BEHIND_MOST = 2_000
 """So many commits that wait for the disk, and nothing more is reconciled: each one that somebody
-else waits for stands behind them. While a disk takes nothing, no more than these pile up."""
+else waits for stands behind them."""
 BEHIND_LOOK_S, BEHIND_LOOK_MOST_S = 0.004, 0.25
 
 

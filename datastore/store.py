@@ -317,8 +317,8 @@ class Store:
 
     @property
     def behind(self) -> int:
-        """How many commits are not on disk yet."""
-        return self._committed - self._durable
+        """How many commits are about to be on disk; none while it refuses writes."""
+        return 0 if self._journal.trouble is not None else self._committed - self._durable
 
     def _one_more_durable(self) -> None:
         self._durable += 1
