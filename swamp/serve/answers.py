@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from datastore.definitions.inputs import InputError
 from datastore.errors import (
@@ -180,7 +180,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
-        return _error(403, "forbidden", f"requests of pages from {origin} are not served")
+        return _error(403, "forbidden", f"requests of pages from {_text(origin)} are not served")
     try:
         return await handler(request)
     except ApiError as error:
@@ -202,6 +202,34 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if error.filename is None and error.errno not in _OF_THE_DISK:
             raise
         return _error(503, "degraded", f"the server's disk refuses: {shown(error)}")
+
+
+def with_expectations(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
+    """The routes, with `Expect` answered here: aiohttp quotes it, which may hold what is no text.
+
+    It is looked at before any middleware.
+    """
+    own = {"expect_handler": _expectation}
+    return [
+        web.RouteDef(one.method, one.path, one.handler, {**one.kwargs, **own}) for one in routes
+    ]
+
+
+async def _expectation(request: web.Request) -> web.StreamResponse | None:
+    expected = request.headers.get("Expect", "")
+    if request.version != HttpVersion11:
+        return None
+    if expected.lower() != "100-continue":
+        return _error(417, "http", f"Expect '{_text(expected)}': only 100-continue is known")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    # Nothing of the answer has been sent.
+    request.writer.output_size = 0
+    return None
+
+
+def _text(header: str) -> str:
+    """A header as it can be shown: bytes that are no text are no Unicode in it."""
+    return header.encode("utf-8", "replace").decode()
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

@@ -25,9 +25,16 @@ from datastore.kinds import LEASES, PENDING, STEPS, Call
 from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
 from datastore.record import Kind
 from datastore.store import Store
+from swamp.dialling import fits_header
 from swamp.execute.redaction import SecretScan
 from swamp.protocol import DATA_PATH
-from swamp.serve.answers import ApiError, durable, errors_as_json, refuse_if_degraded
+from swamp.serve.answers import (
+    ApiError,
+    durable,
+    errors_as_json,
+    refuse_if_degraded,
+    with_expectations,
+)
 from swamp.serve.credentials import Credentials
 from swamp.serve.step_data import OutputsOfSteps
 
@@ -79,7 +86,7 @@ class DataPlane:
     async def on_loopback(self) -> AsyncIterator[str]:
         """Serve on a free port of this machine meanwhile; the URL for `SWAMP_DATA_URL`."""
         app = web.Application(middlewares=[errors_as_json])
-        app.add_routes(self.routes())
+        app.add_routes(with_expectations(self.routes()))
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -96,6 +103,7 @@ class DataPlane:
         writer = self._writer(dispatch)
         name = request.match_info["name"]
         _refuse_undeclared(name, writer)
+        media_type = _media_type(request)
         if request.content_length is not None and request.content_length > self._most_bytes:
             raise self._too_large(name)
         refuse_if_degraded(self._store)
@@ -103,7 +111,7 @@ class DataPlane:
             raise _over(dispatch)
         # Whoever set the mark: it may not be on disk yet.
         await durable(self._store)
-        stored = await self._receive(request, writer, name)
+        stored = await self._receive(request, writer, name, media_type)
         answer = {
             "name": stored.name,
             "version": stored.version,
@@ -162,16 +170,17 @@ class DataPlane:
 
     # -- the body --------------------------------------------------------------------------------
 
-    async def _receive(self, request: web.Request, writer: Writer, name: str) -> StoredOutput:
+    async def _receive(
+        self, request: web.Request, writer: Writer, name: str, media_type: str
+    ) -> StoredOutput:
         files, origin = self._outputs.files, writer.origin
         try:
             upload = await asyncio.to_thread(files.begin)
             try:
-                given = request.headers.get("Content-Type", DEFAULT_TYPE)[:200]
-                _refuse_secret(self._scan(origin.dispatch).feed(given.encode()), name)
+                _refuse_secret(self._scan(origin.dispatch).feed(media_type.encode()), name)
                 await self._take(request, upload, writer, name)
                 at = stamp(self._clock.now())
-                stored = await asyncio.to_thread(files.keep, upload, origin, name, given, at)
+                stored = await asyncio.to_thread(files.keep, upload, origin, name, media_type, at)
             except BaseException:
                 await asyncio.shield(asyncio.to_thread(upload.discard))
                 raise
@@ -225,6 +234,15 @@ def _refuse_undeclared(name: str, writer: Writer) -> None:
     declares = f"declares: {listed}" if listed else "declares none: add `outputs: [NAME]` to it"
     message = f"step '{writer.origin.step}' declares no output '{name[:80]}'; it {declares}"
     raise ApiError(400, "undeclared_output", message)
+
+
+def _media_type(request: web.Request) -> str:
+    """What the body is, by its own word. A header may hold bytes that are no text."""
+    given = request.headers.get("Content-Type", DEFAULT_TYPE)[:200]
+    if not fits_header(given):
+        message = f"Content-Type {given!a} can be no media type: give one of printable ASCII"
+        raise ApiError(400, "bad_request", message)
+    return given
 
 
 def _refuse_secret(found: str | None, name: str) -> None:

@@ -24,7 +24,7 @@ from datastore.layout import Layout
 from datastore.trouble import Trouble
 from swamp.serve import peers_fault
 from swamp.serve.accepting import Accepting
-from swamp.serve.answers import ADMIN, Handler, errors_as_json
+from swamp.serve.answers import ADMIN, Handler, errors_as_json, with_expectations
 from swamp.serve.api import BODY_MAX_BYTES, Api
 
 IDLE_S = 75.0
@@ -87,8 +87,7 @@ def application(
     middlewares: list[Middleware] = [errors_as_json, *checks]
     app = web.Application(middlewares=middlewares, client_max_size=BODY_MAX_BYTES)
     app[ADMIN] = admin
-    app.router.add_get("/", root)
-    app.add_routes(api.routes())
+    app.add_routes(with_expectations([web.get("/", root), *api.routes()]))
     return web.AppRunner(
         app,
         access_log=None,

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from controllers.lease import LeaseController
 from datastore.clock import SystemClock
@@ -195,6 +197,31 @@ async def test_a_refused_upload_is_no_write(plane: Plane) -> None:
     plane.journal.trouble = "the disk is full"
     status, answer = await plane.put()
     assert (status, answer["code"]) == (503, "degraded")
+    assert plane.lease().wrote_at is None
+    assert plane.stored() == []
+
+
+async def test_a_media_type_that_is_no_text_is_refused_before_anything_is_written(
+    plane: Plane,
+) -> None:
+    """Regression: it was answered 500, with a traceback in the log."""
+    address = URL(plane.url)
+    assert address.host is not None
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    for given, shown in ((b"caf\xff", r"'caf\\udcff'"), (b"caf\xc3\xa9", r"'caf\\xe9'")):
+        writer.write(
+            b"PUT %s/x HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Type: %s\r\n"
+            b"Authorization: Bearer %s\r\n\r\nx"
+            % (address.path.encode(), given, plane.credentials.of("r.job.step.1").encode())
+        )
+        async with asyncio.timeout(5):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = re.search(r"Content-Length: (\d+)", head)
+            assert length is not None
+            body = (await reader.readexactly(int(length[1]))).decode()
+        assert head.startswith("HTTP/1.1 400 ")
+        assert shown in body
+    writer.close()
     assert plane.lease().wrote_at is None
     assert plane.stored() == []
 

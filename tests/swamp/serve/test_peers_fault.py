@@ -86,3 +86,32 @@ async def test_an_error_of_ours_is_told_with_its_place(
     said = await answer(port, b"GET /fails HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
     assert said.startswith(b"HTTP/1.1 500 ")
     assert [one.levelname for one in caplog.records if one.exc_info] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "shown"),
+    [
+        (b"Expect: caf\xff", b"417 ", b"Expect 'caf?': only 100-continue is known"),
+        (b"Origin: caf\xff", b"403 ", b"requests of pages from caf? are not served"),
+    ],
+)
+async def test_a_header_that_is_no_text_is_told_as_text(
+    port: int, caplog: pytest.LogCaptureFixture, header: bytes, status: bytes, shown: bytes
+) -> None:
+    """Regression: such an expectation was answered 500, and logged as an error of ours."""
+    says = b"GET /fails HTTP/1.1\r\nHost: h\r\nConnection: close\r\n" + header + b"\r\n\r\n"
+    told = await answer(port, says)
+    assert told.startswith(b"HTTP/1.1 " + status)
+    assert shown in told
+    assert not caplog.records
+
+
+async def test_a_body_that_is_announced_is_asked_for(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"in")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert await reader.readexactly(2) == b"in"
+    writer.close()
