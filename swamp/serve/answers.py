@@ -234,4 +234,8 @@ def _text(header: str) -> str:
 
 def _error(status: int, code: str, message: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    return web.json_response({"error": message, "code": code}, status=status, headers=headers)
+    answer = web.json_response({"error": message, "code": code}, status=status, headers=headers)
+    if status == 408:
+        # The rest of its body may never come.
+        answer.force_close()
+    return answer

@@ -64,10 +64,9 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
             return await api.health(request)
 
         first_words = FirstWords(room, time.monotonic)
-        checks = [first_words.middleware()]
-        if options.auth:
-            checks.append(token_needed(store, served.clock))
-        public = application(api, root, admin=False, checks=checks)
+        checks = [token_needed(store, served.clock)] if options.auth else []
+        first = [first_words.middleware()]
+        public = application(api, root, admin=False, first=first, checks=checks)
         await public.setup()
         assert public.server is not None
         try:

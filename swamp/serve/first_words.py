@@ -1,7 +1,9 @@
-"""Connections that have not made a whole request yet: they are bounded, in number and in time.
+"""Connections that have to say something: they are bounded, in number, and the new ones in time.
 
 Promises: however many connections say nothing, there is room for those that do. What is counted
-here costs the server a file and gives it nothing to do; the oldest go first when more come.
+here costs the server a file and gives it nothing to do: connections without a whole request yet,
+those whose body does not come on, and those that rest between two requests. When more come, those
+that rest go first, and of each kind those that have been silent for longest.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.typedefs import Middleware
 
 from swamp.serve.answers import Handler
@@ -21,13 +25,16 @@ WITHIN_S = 30.0
 """How long a connection has for its first request, seconds."""
 
 LOOK_S = 1.0
-"""How often those that had their time are looked for."""
+"""How often those that had their time, and those that have gone, are looked for."""
 
 KEPT_FREE = 200
 """Open files that are not for connections: journal, index, folders, events of runs."""
 
 LEAST = 64
 """Silent connections that are borne with, however few files may be open."""
+
+LOOKS_MOST = 64
+"""Connections that are looked at for one that can go, each time that one comes."""
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +44,58 @@ def room_within(limit: int) -> int:
     return max(LEAST, (limit - KEPT_FREE) // 2)
 
 
+class _Socket(Protocol):
+    """A socket, or what a transport shows of one."""
+
+    def fileno(self) -> int: ...
+
+    def shutdown(self, how: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A connection that has to say something, since then. `body`: the rest of a request's."""
+
+    connection: _Socket
+    since_s: float
+    transport: asyncio.Transport | None = None
+    body: StreamReader | None = None
+    had: int = 0
+    """Bytes of the body that had come."""
+
+    def is_silent(self) -> bool:
+        """Whether nothing has come meanwhile."""
+        if self.transport is None or self.body is None:
+            return True
+        # It is not read from while more of its body is there than we take.
+        return self.transport.is_reading() and self.body.total_bytes == self.had
+
+    def again(self) -> None:
+        """What has come is nothing new any more."""
+        if self.body is not None:
+            self.had = self.body.total_bytes
+
+
+@dataclass(slots=True, frozen=True)
+class _Rest:
+    """A connection that was answered, and may ask again."""
+
+    connection: _Socket
+    transport: asyncio.Transport
+    answer: web.StreamResponse
+
+    def is_silent(self) -> bool:
+        """Whether all of the answer is on its way; it is not read from while a file is sent."""
+        transport = self.transport
+        is_whole = self.answer.body_length > 0
+        return is_whole and transport.is_reading() and transport.get_write_buffer_size() == 0
+
+    def again(self) -> None:
+        """It is looked at later."""
+
+
 class FirstWords:
-    """Knows who has yet to speak, the oldest first; closes them where they are too many or late.
+    """Knows who has to speak, and who rests; closes those that are too many, or late.
 
     Closing is a shutdown of the socket: whoever reads it finds its end, and closes it.
     """
@@ -47,29 +104,39 @@ class FirstWords:
         self, most: int, now_s: Callable[[], float], *, within_s: float = WITHIN_S
     ) -> None:
         self._most, self._now_s, self._within_s = most, now_s, within_s
-        # By file number. That of a connection which has gone is given to the next one soon.
-        self._silent: dict[int, tuple[socket.socket, float]] = {}
+        # By file number, the longest silent first. That of a connection which has gone is given to
+        # the next one soon.
+        self._waits: dict[int, _Wait] = {}
+        self._rests: dict[int, _Rest] = {}
 
     def expect(self, connection: socket.socket) -> None:
         """It has to make a request from now on, unless it has to already."""
         number = connection.fileno()
-        before = self._silent.get(number)
-        if before is not None and before[0] is connection:
+        before = self._waits.get(number)
+        if before is not None and before.connection is connection:
             return
         self.heard(number)
-        self._silent[number] = (connection, self._now_s())
-        while len(self._silent) > self._most:
-            self._close_oldest("others came")
+        self._waits[number] = _Wait(connection, self._now_s())
+        self._make_room()
 
     def heard(self, number: int) -> None:
         """The connection of that file number has made one, or is closed."""
-        self._silent.pop(number, None)
+        self._waits.pop(number, None)
+        self._rests.pop(number, None)
 
     def close_late(self) -> None:
-        """Close those whose time is over."""
+        """Close those whose time for a first request is over; forget those that have gone."""
         over = self._now_s() - self._within_s
-        while self._silent and next(iter(self._silent.values()))[1] <= over:
-            self._close_oldest("its time is over")
+        for known in (self._waits, self._rests):
+            for number in [one for one, each in known.items() if each.connection.fileno() < 0]:
+                del known[number]
+        late = [
+            number
+            for number, wait in self._waits.items()
+            if wait.body is None and wait.since_s <= over
+        ]
+        for number in late:
+            _close(self._waits.pop(number).connection, "its time is over")
 
     async def keep(self) -> None:
         """Look for those again and again until cancelled."""
@@ -77,20 +144,75 @@ class FirstWords:
             await asyncio.sleep(LOOK_S)
             self.close_late()
 
-    def _close_oldest(self, why: str) -> None:
-        number = next(iter(self._silent))
-        connection, _since = self._silent.pop(number)
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-            log.debug("a connection without a request is closed: %s", why)
+    def _make_room(self) -> None:
+        """Those that rest lose nothing: they go before those whose request may be on its way."""
+        more = len(self._waits) + len(self._rests) - self._most
+        if more > 0:
+            more -= _close_oldest(self._rests, more)
+        if more > 0:
+            _close_oldest(self._waits, more)
+
+    def _begun(self, transport: asyncio.Transport, body: StreamReader) -> None:
+        """A request has come; if not all of its body has, the rest of that is waited for."""
+        connection: _Socket = transport.get_extra_info("socket")
+        number = connection.fileno()
+        if body.is_eof():
+            self.heard(number)
+            return
+        wait = _Wait(connection, self._now_s(), transport, body, body.total_bytes)
+
+        def whole() -> None:
+            # By then it may have been answered, and rest.
+            if self._waits.get(number) is wait:
+                del self._waits[number]
+
+        self._rests.pop(number, None)
+        # In the place of its head, if that was waited for: others may have come meanwhile.
+        self._waits[number] = wait
+        body.on_eof(whole)
+        self._make_room()
+
+    def _answered(self, transport: asyncio.Transport | None, answer: web.StreamResponse) -> None:
+        """It rests from now on. For how long it may, whoever answers requests knows."""
+        if transport is None or transport.is_closing():
+            return
+        connection: _Socket = transport.get_extra_info("socket")
+        self.heard(connection.fileno())
+        self._rests[connection.fileno()] = _Rest(connection, transport, answer)
+        self._make_room()
 
     def middleware(self) -> Middleware:
-        """Notes who made a request."""
+        """Notes who made a request, and who rests after one. It comes before all others."""
 
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
             if request.transport is not None:
-                self.heard(request.transport.get_extra_info("socket").fileno())
-            return await handler(request)
+                self._begun(request.transport, request.content)
+            answer = await handler(request)
+            self._answered(request.transport, answer)
+            return answer
 
         return noted
+
+
+def _close_oldest(known: dict[int, _Wait] | dict[int, _Rest], many: int) -> int:
+    """Close the longest silent; how many. One that is not silent is looked at again after all."""
+    closed = 0
+    for _ in range(min(LOOKS_MOST, len(known))):
+        number = next(iter(known))
+        one = known.pop(number)
+        if one.is_silent():
+            _close(one.connection, "others came")
+            closed += 1
+        else:
+            one.again()
+            known[number] = one  # type: ignore[assignment]
+        if closed == many:
+            break
+    return closed
+
+
+def _close(connection: _Socket, why: str) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+        log.debug("a connection that says nothing is closed: %s", why)

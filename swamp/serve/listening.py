@@ -78,13 +78,18 @@ def bound_to_port(host: str, port: int) -> socket.socket:
 
 
 def application(
-    api: Api, root: Handler, *, admin: bool, checks: Sequence[Middleware] = ()
+    api: Api,
+    root: Handler,
+    *,
+    admin: bool,
+    first: Sequence[Middleware] = (),
+    checks: Sequence[Middleware] = (),
 ) -> web.AppRunner:
     """The API, with `root` at `/`; `admin` also serves what only the repository's owner may do.
 
-    `checks` come before every handler.
+    `checks` come before every handler, `first` before all else: it sees every answer.
     """
-    middlewares: list[Middleware] = [errors_as_json, *checks]
+    middlewares: list[Middleware] = [*first, errors_as_json, *checks]
     app = web.Application(middlewares=middlewares, client_max_size=BODY_MAX_BYTES)
     app[ADMIN] = admin
     app.add_routes(with_expectations([web.get("/", root), *api.routes()]))

@@ -19,6 +19,9 @@ from swamp.serve.answers import ApiError, Handler
 
 _LARGE_BYTES = 64 * 1024
 """The values of a larger body are looked at in a thread: those of a megabyte take some 30 ms."""
+STALLED_S = 30.0
+"""How long a body may stand still."""
+
 _SECONDS_MOST = 100 * 365.25 * 86_400
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
@@ -91,7 +94,7 @@ async def body_of(
 
     `passed_over`: fields of older clients that mean nothing any more.
     """
-    data = await request.read()
+    data = await _whole(request)
     try:
         # Bytes would be taken in more than one way, and some of what is no Unicode as it is.
         text = data.decode() or "{}"
@@ -115,6 +118,26 @@ async def body_of(
     given = [field for field in body if field not in passed_over]
     _refuse_unknown("field in the body", given, {*needed, *allowed})
     return body
+
+
+async def _whole(request: web.Request) -> bytes:
+    """The body, however slowly it comes; ApiError once nothing more of it does."""
+    if request.content.is_eof():
+        return await request.read()
+    body = bytearray()
+    while piece := await _piece(request):
+        body += piece
+        if len(body) > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    return bytes(body)
+
+
+async def _piece(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(STALLED_S):
+            return await request.content.readany()
+    except TimeoutError:
+        raise ApiError(408, "stalled", f"the body stood still for {STALLED_S:g}s") from None
 
 
 def seconds_of(body: Mapping[str, Any], field: str, *, zero: bool = False) -> float:

@@ -8,9 +8,12 @@ import json
 import socket
 import subprocess
 import urllib.request
+from contextlib import ExitStack
 from typing import Any
 
-from harness import Repo
+import harness
+import pytest
+from harness import SWAMP, Repo
 
 BIG_BYTES = 50_000_000
 LONG_LINE_BYTES = 1_000_000
@@ -21,6 +24,16 @@ COMMANDS = {
     "binary": "head -c 300000 /dev/urandom | tee raw; sha256sum < raw >&2",
     "closed": "exec >&-; sleep 0.1; echo still here >&2",
 }
+
+OWN = """
+name: own
+jobs:
+  - name: job
+    steps:
+      - name: step
+        task: {type: model_method, modelType: command/shell, modelName: m, methodName: execute,
+               inputs: {run: echo done}}
+"""
 
 
 def _start(repo: Repo, name: str) -> subprocess.Popen[str]:
@@ -96,3 +109,29 @@ def test_a_flood_and_a_client_that_does_not_read_slow_nobody_else(repo: Repo) ->
     assert worker.lines.kinds("disconnected") == []
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n",
+        b"POST /api/v1/runs HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n",
+    ],
+    ids=["rests", "body never comes"],
+)
+def test_silent_connections_leave_open_files_for_the_work(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    """Regression: 600 of them took all 400; steps failed, and good files were not in force."""
+    with monkeypatch.context() as few:
+        few.setattr(harness, "SWAMP", ["/bin/sh", "-c", 'ulimit -n 400; exec "$@"', "sh", *SWAMP])
+        server = repo.serve()
+    with ExitStack() as opened:
+        for _ in range(600):
+            client = opened.enter_context(socket.create_connection(("127.0.0.1", repo.port)))
+            client.sendall(says)
+        with urllib.request.urlopen(f"{repo.url}/health", timeout=5) as answer:
+            assert answer.status == 200
+        repo.write("workflows/own.yaml", OWN)
+        assert repo.json("workflow", "run", "own")["status"] == "succeeded"
+    assert "Too many open files" not in server.log()

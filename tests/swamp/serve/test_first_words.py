@@ -1,4 +1,6 @@
-"""Who makes no request is let go: the oldest when others come, everybody after a while."""
+"""Who has to say something is let go: the longest silent when others come, and who makes no request
+after a while.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from swamp.serve.reception import Door, Reception
 from swamp.serve.turns import Turns
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
 MOST = 3
+LARGE = 32 << 20
 
 
 class Hall:
@@ -28,6 +32,19 @@ class Hall:
         self.now_s = 0.0
         self.first = FirstWords(MOST, lambda: self.now_s)
         self.port = 0
+        self._read, self._more = 0, asyncio.Condition()
+
+    async def reads(self, many: int) -> None:
+        """Return once so many bytes of bodies have been read."""
+        async with asyncio.timeout(5), self._more:
+            await self._more.wait_for(lambda: self._read >= many)
+
+    async def take(self, request: web.Request) -> web.Response:
+        while piece := await request.content.readany():
+            async with self._more:
+                self._read += len(piece)
+                self._more.notify_all()
+        return web.Response(text="in")
 
     async def peer(self, says: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
@@ -41,9 +58,14 @@ async def opened() -> AsyncIterator[Hall]:
     async def hello(request: web.Request) -> web.Response:
         return web.Response(text="in")
 
+    async def large(request: web.Request) -> web.Response:
+        return web.Response(body=bytes(LARGE))
+
     hall = Hall()
     app = web.Application(middlewares=[hall.first.middleware()])
     app.router.add_get("/", hello)
+    app.router.add_get("/large", large)
+    app.router.add_post("/", hall.take)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
@@ -105,13 +127,73 @@ async def test_without_a_request_its_time_ends(hall: Hall, half: bytes) -> None:
     assert await closed(reader) and not await closed(late)
 
 
-async def test_who_made_a_request_may_be_silent_and_counts_no_more(hall: Hall) -> None:
+async def test_who_made_a_request_may_be_silent_for_longer(hall: Hall) -> None:
+    known = [await hall.peer() for _ in range(MOST - 1)]
+    assert all([await answered(*one) for one in known])
+    reader, _ = await hall.peer()
+    hall.now_s = 31.0
+    assert await closed(reader)
+    assert all([await answered(*one) for one in known])
+
+
+async def test_who_rests_after_a_request_counts_too_and_the_longest_goes_first(hall: Hall) -> None:
+    """Regression: those that rested were counted nowhere, and took all open files."""
     known = [await hall.peer() for _ in range(MOST)]
     assert all([await answered(*one) for one in known])
+    assert await answered(*known[0])
+    _other = await hall.peer()
+    assert await closed(known[1][0])
+    assert all([await answered(*known[number]) for number in (0, 2)])
+
+
+async def test_a_body_that_does_not_come_on_counts_and_one_that_does_is_let_in(hall: Hall) -> None:
+    """Regression: a head alone was enough to be counted no more."""
+    slow, silent = [await hall.peer(POST) for _ in "12"]
+    slow[1].write(b"1")
+    await hall.reads(1)
+    peers = [await hall.peer() for _ in range(MOST - 1)]
+    assert await closed(silent[0])
+    slow[1].write(b"2")
+    async with asyncio.timeout(5):
+        assert (await slow[0].readline()).startswith(b"HTTP/1.1 200 ")
+    assert not any([await closed(reader) for reader, _ in peers])
+
+
+async def test_a_body_that_was_not_waited_for_makes_nobody_uncounted(hall: Hall) -> None:
+    reader, writer = await hall.peer(GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n"))
+    async with asyncio.timeout(5):
+        await reader.readuntil(b"\r\n\r\nin")
+    writer.write(b"x")
     peers = [await hall.peer() for _ in range(MOST)]
-    hall.now_s = 31.0
-    assert all([await closed(reader) for reader, _ in peers])
+    assert await closed(reader)
+    assert not any([await closed(one) for one, _ in peers])
+
+
+async def test_an_answer_on_its_way_is_not_cut_off(hall: Hall) -> None:
+    reader, writer = await hall.peer(GET.replace(b"GET /", b"GET /large"))
+    peers = [await hall.peer() for _ in range(MOST + 1)]
+    assert await closed(peers[0][0])
+    async with asyncio.timeout(5):
+        await reader.readuntil(b"\r\n\r\n")
+        assert len(await reader.readexactly(LARGE)) == LARGE
+    writer.close()
+
+
+async def test_no_answer_is_cut_off_where_only_silent_ones_are(hall: Hall) -> None:
+    silent = [await hall.peer() for _ in range(MOST)]
+    for _ in range(3):
+        assert await answered(*await hall.peer())
+    assert [await closed(reader) for reader, _ in silent] == [True, False, False]
+
+
+async def test_who_has_gone_takes_no_room(hall: Hall) -> None:
+    known = [await hall.peer() for _ in range(MOST)]
     assert all([await answered(*one) for one in known])
+    for _, writer in known[1:]:
+        writer.close()
+    await asyncio.sleep(0.1)
+    others = [await hall.peer() for _ in known[1:]]
+    assert not any([await closed(reader) for reader, _ in (known[0], *others)])
 
 
 def test_who_has_gone_is_not_taken_for_the_next_one_of_its_number() -> None:

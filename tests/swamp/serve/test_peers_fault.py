@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from swamp.serve import peers_fault
-from swamp.serve.api import Api
+from swamp.serve import peers_fault, requests
+from swamp.serve.api import BODY_MAX_BYTES, Api
 from swamp.serve.listening import application
 
 BROKEN_CHUNK = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
@@ -25,6 +25,10 @@ async def does_not_read(request: web.Request) -> web.Response:
     return web.Response()
 
 
+async def reads_object(request: web.Request) -> web.Response:
+    return web.json_response(await requests.body_of(request, {}, {"a": int}))
+
+
 async def fails(request: web.Request) -> web.Response:
     raise RuntimeError("ours")
 
@@ -33,7 +37,12 @@ class Routes:
     """In place of the API."""
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/", reads), web.post("/unread", does_not_read), web.get("/fails", fails)]
+        return [
+            web.post("/", reads),
+            web.post("/body", reads_object),
+            web.post("/unread", does_not_read),
+            web.get("/fails", fails),
+        ]
 
 
 @pytest.fixture
@@ -114,4 +123,41 @@ async def test_a_body_that_is_announced_is_asked_for(port: int) -> None:
         writer.write(b"in")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         assert await reader.readexactly(2) == b"in"
+    writer.close()
+
+
+async def test_a_body_that_stands_still_is_told_so_and_the_connection_closed(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: such a connection was waited for, and kept, for ever."""
+    monkeypatch.setattr(requests, "STALLED_S", 0.3)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\n")
+    for piece in b'{"a": 1,':
+        writer.write(bytes([piece]))
+        await asyncio.sleep(0.1)
+    assert not reader.at_eof()
+    async with asyncio.timeout(5):
+        told = await reader.readuntil(b"}")
+    assert told.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nConnection: close\r\n" in told
+    assert b'{"error": "the body stood still for 0.3s", "code": "stalled"}' in told
+    writer.close()
+
+
+async def test_a_body_that_comes_slowly_is_taken_and_one_that_is_too_large_is_not(
+    port: int,
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\n\r\n")
+    for piece in (b'{"a":', b" 1}"):
+        await asyncio.sleep(0.05)
+        writer.write(piece)
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b'{"a": 1}')).startswith(b"HTTP/1.1 200 ")
+    size = BODY_MAX_BYTES + 1
+    writer.write(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % size)
+    writer.write(bytes(size))
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 413 ")
     writer.close()
