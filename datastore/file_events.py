@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from watchfiles import watch
+from watchfiles import Change, watch
 
 from datastore.unicode_text import is_unicode
 
@@ -51,6 +51,16 @@ def _nameable(folders: Iterable[Path]) -> tuple[Sequence[Path], bool]:
     return (each, False) if others else (folders, True)
 
 
+def _any_new(batch: Iterable[tuple[Change, str]], listed: Collection[str]) -> bool:
+    """Whether a folder was named that is not listed, or was made anew: nobody watches it then."""
+    return any(
+        (path not in listed or change is Change.added)
+        and os.path.isdir(path)
+        and not os.path.islink(path)
+        for change, path in batch
+    )
+
+
 class FileEvents:
     """Events of some folders, whatever happened to whichever path."""
 
@@ -74,6 +84,9 @@ class FileEvents:
     async def follow(self, stop: asyncio.Event, begun: Begun = lambda: None) -> None:
         """Take events until `stop` is set; `begun` is called on the loop once they are watched for.
 
+        It ends before that when there is a folder that has to be watched and is not: follow again,
+        and look at what happened meanwhile once that has begun.
+
         OSError, RuntimeError or ValueError when there can be none: no more watches are to be had,
         or a name is no text.
         """
@@ -92,6 +105,7 @@ class FileEvents:
         `told` has something done on the loop.
         """
         folders, below = _nameable(self._folders) if self._refused else (self._folders, self._below)
+        listed = frozenset(map(str, folders)) if self._below and not below else None
         has_begun = False
         try:
             for batch in watch(
@@ -105,14 +119,23 @@ class FileEvents:
                 yield_on_timeout=True,
                 raise_interrupt=False,
             ):
+                has_new = listed is not None and _any_new(batch, listed)
                 if not has_begun:
                     has_begun = True
+                    # Folders that were made between the listing and the watch have no event.
+                    has_new = has_new or (listed is not None and self._has_others(listed))
                     told(begun)
                 if batch:
                     told(partial(self.add, dict.fromkeys(path for _, path in batch)))
+                if has_new:
+                    return
         except (ValueError, RuntimeError):
             self._refused = self._below
             raise
+
+    def _has_others(self, listed: Collection[str]) -> bool:
+        """Whether there are folders that are not listed."""
+        return any(str(path) not in listed for path in _nameable(self._folders)[0])
 
     def add(self, paths: Iterable[str]) -> None:
         """Take in paths that were named."""
