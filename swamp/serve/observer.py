@@ -16,7 +16,7 @@ from datastore.kinds.dispatch_name import is_probe
 from datastore.meter import About, Counter, Histogram, Instrument
 from datastore.store import Store
 from swamp.protocol import FromWorker, ResultFrame
-from swamp.serve.spans import Enrolling, Moments, Settled, Spans
+from swamp.serve.spans import CANCELLED, Enrolling, Moments, Settled, Spans, outcome_of
 from swamp.traces import Traces
 
 LAG_EVERY_S = 0.5
@@ -47,7 +47,7 @@ class Observer:
         ends = [state for state in LEASES.moves if state and state not in LEASES.live_states]
         self._leases = Counter(
             About("swamp_leases_total", "Leases that have ended, by their outcome.", ("outcome",)),
-            known=[(state,) for state in sorted(ends)],
+            known=[(state,) for state in sorted({*ends, CANCELLED})],
         )
         self._reconnects = Counter(
             About("swamp_worker_reconnects_total", "Enrollments of workers that were known before.")
@@ -120,7 +120,7 @@ class Observer:
         if is_probe(lease.name) or lease.status is None:
             return
         now_s = time.monotonic()
-        self._leases.add(lease.status.state)
+        self._leases.add(outcome_of(lease.status))
         if moments.received_s is not None:
             self._settle.observe(now_s - moments.received_s)
         if self._spans is not None:

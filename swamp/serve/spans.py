@@ -15,8 +15,11 @@ from dataclasses import dataclass
 
 from datastore.clock import parse_stamp
 from datastore.journal_measures import Transaction
-from datastore.kinds import Lease, Pending, Run, Step, Worker
+from datastore.kinds import Lease, LeaseStatus, Pending, Run, Step, Worker
 from swamp.traces import EXECUTION, RUN, STEP, Attribute, Span, Traces, span_of, trace_of
+
+CANCELLED = "cancelled"
+"""The reason, and the outcome, of what somebody has cancelled."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,12 @@ class Enrolling:
     def looked(self, files_read: int) -> None:
         """The token's desired file was looked at; how often it had to be read."""
         self.files_read, self.looked_s = files_read, time.monotonic()
+
+
+def outcome_of(status: LeaseStatus) -> str:
+    """How a lease has ended, for those who count; one that was cancelled has not failed."""
+    is_cancelled = status.state == "failed" and status.reason == CANCELLED
+    return CANCELLED if is_cancelled else status.state
 
 
 class Spans:
@@ -110,7 +119,7 @@ class Spans:
             made.of("dispatch", step, lease.name, (sent, max(sent, active)), error=never_ran)
         )
         if status.active_at is not None:
-            more: dict[str, Attribute] = {"swamp.outcome": status.state}
+            more: dict[str, Attribute] = {"swamp.outcome": outcome_of(status)}
             if status.outcome is not None and status.outcome.exit_code is not None:
                 more["process.exit_code"] = status.outcome.exit_code
             times = (active, _wall_ns(ended))

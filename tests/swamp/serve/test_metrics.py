@@ -152,7 +152,7 @@ async def test_the_same_goes_out_by_opentelemetry(tmp_path: Path) -> None:
     leases = sent["swamp_leases_total"].data
     assert isinstance(leases, Sum) and leases.is_monotonic
     assert {str((one.attributes or {})["outcome"]): one.value for one in leases.data_points} == {
-        "completed": 0, "expired": 0, "failed": 0, "refused": 0,
+        "cancelled": 0, "completed": 0, "expired": 0, "failed": 0, "refused": 0,
     }  # fmt: skip
     writes = sent["swamp_journal_write_seconds"]
     assert writes.unit == "s"

@@ -213,6 +213,18 @@ async def test_what_never_ran_has_no_execution(world: World) -> None:
     assert world.timed("swamp_settle_seconds") == 0
 
 
+async def test_what_was_cancelled_has_not_failed(world: World) -> None:
+    world.wait()
+    world.bind()
+    world.move("active", active_at=THEN)
+    cancelled = Outcome(ok=False, reason="cancelled", error="cancelled")
+    world.move("failed", ended_at=LATER, reason="cancelled", outcome=cancelled)
+    world.disk.sync()
+    assert world.counted("swamp_leases_total", "cancelled") == 1
+    assert world.counted("swamp_leases_total", "failed") == 0
+    assert world.traces.named("execution").attributes["swamp.outcome"] == "cancelled"
+
+
 async def test_a_wait_in_vain_is_a_failed_span(world: World) -> None:
     world.wait()
     world.store.commit([world.end_wait("timed_out")])
