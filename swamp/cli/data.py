@@ -17,7 +17,7 @@ from datastore.errors import NotFound
 from swamp.cli.command import Help, command, group
 from swamp.cli.completion import model_names
 from swamp.cli.console import Console
-from swamp.cli.options import number
+from swamp.cli.options import AT_MOST, number
 from swamp.cli.table import table
 from swamp.dialling import fits_header
 
@@ -132,7 +132,8 @@ def get(
     model: ModelName,
     name: OutputName,
     version: Annotated[
-        int | None, typer.Option(parser=number("--version", 1), metavar="N", help="This version.")
+        int | None,
+        typer.Option(parser=number("--version", 1), metavar="N", help=f"This version, {AT_MOST}."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it to a file.")

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable
 import typer
 
 from swamp.cli.durations import parse_duration
+from swamp.limits import COUNT_MOST
+
+AT_MOST = f"at most {COUNT_MOST}"
+"""For the help of an option whose number has no other end."""
 
 
 def seconds(option: str, text: str, *, zero: bool = False) -> float:
@@ -22,17 +26,17 @@ def optional_seconds(option: str, text: str | None) -> float | None:
     return None if text is None else seconds(option, text)
 
 
-def number(option: str, low: int, high: int | None = None) -> Callable[[str], int]:
+def number(option: str, low: int, high: int = COUNT_MOST) -> Callable[[str], int]:
     """Reads a whole number within these bounds; a usage error says what was expected."""
-    expected = f"from {low}" if high is None else f"from {low} to {high}"
 
     def read(text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             value = low - 1
-        if value < low or (high is not None and value > high):
-            raise typer.BadParameter(f"{option} '{text}': expected a number {expected}")
+        if not low <= value <= high:
+            expected = f"expected a number from {low} to {high}"
+            raise typer.BadParameter(f"{option} '{text}': {expected}")
         return value
 
     return read

@@ -8,7 +8,7 @@ import typer
 
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
-from swamp.cli.options import number, optional_seconds
+from swamp.cli.options import AT_MOST, number, optional_seconds
 
 if TYPE_CHECKING:
     from controllers.retention import Keep
@@ -28,7 +28,9 @@ def prune(
     keep: Annotated[
         int | None,
         typer.Option(
-            parser=number("--keep", 0), metavar="N", help="Keep the N runs that ended last."
+            parser=number("--keep", 0),
+            metavar="N",
+            help=f"Keep the N runs that ended last, {AT_MOST}.",
         ),
     ] = None,
     older_than: Annotated[

@@ -16,9 +16,10 @@ from swamp.cli.console import Console
 from swamp.cli.desired_files import STAYS
 from swamp.cli.durations import show_duration
 from swamp.cli.follow import OnInterrupt
-from swamp.cli.options import number
+from swamp.cli.options import AT_MOST, number
 from swamp.cli.run_story import RunStory, find_story, watch_story
 from swamp.cli.table import table
+from swamp.limits import RUNS_MOST
 
 if TYPE_CHECKING:
     from datastore.kinds import Run
@@ -56,7 +57,12 @@ def list_runs(
         str | None, typer.Option(help=f"Only runs in this status: {', '.join(STATUSES)}.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(parser=number("--limit", 1), metavar="N", help="How many at most.")
+        int,
+        typer.Option(
+            parser=number("--limit", 1, RUNS_MOST),
+            metavar="N",
+            help=f"How many at most, from 1 to {RUNS_MOST}.",
+        ),
     ] = 50,
     server: Server = None,
 ) -> None:
@@ -119,7 +125,10 @@ def watch(
     first: Annotated[
         int,
         typer.Option(
-            "--from", parser=number("--from", 1), metavar="N", help="Begin with event number N."
+            "--from",
+            parser=number("--from", 1),
+            metavar="N",
+            help=f"Begin with event number N, {AT_MOST}.",
         ),
     ] = 1,
     server: Server = None,

@@ -10,7 +10,7 @@ import typer
 
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
-from swamp.cli.options import number, seconds
+from swamp.cli.options import AT_MOST, number, seconds
 from swamp.cli.unread import tell
 
 DEFAULT_HOST = "127.0.0.1"
@@ -82,8 +82,8 @@ def serve(
         typer.Option(
             parser=number("--keep-runs", 1),
             metavar="N",
-            help="Keep the records of so many finished runs; the stories of all stay in "
-            "datastore/history/.  [default: 500]",
+            help=f"Keep the records of so many finished runs, {AT_MOST}; the stories of all stay "
+            "in datastore/history/.  [default: 500]",
         ),
     ] = None,
     insecure: Annotated[

@@ -9,6 +9,7 @@ from datastore.errors import InvalidFile
 from datastore.layout import Layout
 from datastore.yaml_loader import Document, load
 from swamp.cli.durations import parse_duration
+from swamp.limits import COUNT_MOST
 
 if TYPE_CHECKING:
     from controllers.retention import Keep
@@ -53,8 +54,8 @@ def kept(layout: Layout, keep_runs: int | None = None) -> Keep:
 
     section = _section(layout, "retention", _RETENTION_KEYS)
     runs = section.get("keepRuns")
-    if runs is not None and not (type(runs) is int and runs >= 1):
-        raise section.wrong("keepRuns", "a number from 1")
+    if runs is not None and not (type(runs) is int and 1 <= runs <= COUNT_MOST):
+        raise section.wrong("keepRuns", f"a number from 1 to {COUNT_MOST}")
     keep_for = section.duration("keepFor", zero=True)
     for_s = None if keep_for is None else parse_duration(keep_for, zero=True)
     return Keep(next(one for one in (keep_runs, runs, KEEP_RUNS) if one is not None), for_s or None)

@@ -11,8 +11,9 @@ from swamp.cli.command import Help, command, group
 from swamp.cli.completion import token_names
 from swamp.cli.console import Console
 from swamp.cli.desired_files import missing_files
-from swamp.cli.options import seconds, token_name
+from swamp.cli.options import AT_MOST, seconds, token_name
 from swamp.cli.table import table
+from swamp.limits import COUNT_MOST
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
@@ -43,7 +44,10 @@ def create(
         str, typer.Option(metavar="DURATION", help="How long workers may enroll with it.")
     ],
     max_enrollments: Annotated[
-        str, typer.Option(metavar="N|unlimited", help="How many machines may enroll with it.")
+        str,
+        typer.Option(
+            metavar="N|unlimited", help=f"How many machines may enroll with it, {AT_MOST}."
+        ),
     ] = "1",
 ) -> None:
     duration_s, most = seconds("--duration", duration), _most(max_enrollments)
@@ -102,9 +106,10 @@ def revoke(console: Console, name: TokenName) -> None:
 def _most(text: str) -> int | Literal["unlimited"]:
     if text == "unlimited":
         return "unlimited"
-    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= 1):
+    is_number = text.isascii() and text.isdigit() and len(text) < 19
+    if not (is_number and 1 <= int(text) <= COUNT_MOST):
         raise typer.BadParameter(
-            f"--max-enrollments '{text}': expected a number from 1, or unlimited"
+            f"--max-enrollments '{text}': expected a number from 1 to {COUNT_MOST}, or unlimited"
         )
     return int(text)
 

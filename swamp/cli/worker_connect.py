@@ -15,7 +15,7 @@ from swamp.cli.command import CaCert, Help, command
 from swamp.cli.console import Console
 from swamp.cli.durations import show_duration
 from swamp.cli.hidden_argument import hide
-from swamp.cli.options import labels, number, optional_seconds
+from swamp.cli.options import AT_MOST, labels, number, optional_seconds
 from swamp.cli.plain_text import plain
 from swamp.cli.unread import tell
 from swamp.dialling import fits_header
@@ -86,7 +86,7 @@ MaxDispatches = Annotated[
         parser=number("--max-dispatches", 1),
         metavar="N",
         envvar="SWAMP_WORKER_MAX_DISPATCHES",
-        help="Stop after this many dispatches.",
+        help=f"Stop after this many dispatches, {AT_MOST}.",
     ),
 ]
 NoReconnect = Annotated[

@@ -20,6 +20,7 @@ from datastore.courtesy import Pause, each, in_order
 from datastore.errors import InvalidFile
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run, RunStatus
 from swamp import __version__, run_views, tokens, views
+from swamp.limits import RUNS_MOST
 from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import (
@@ -38,7 +39,7 @@ from swamp.serve.starting import refused_of, start_run
 from swamp.serve.workers_api import WorkersApi
 
 BODY_MAX_BYTES = 4 << 20
-RUNS_MOST, EVENTS_MOST = 1_000, 1 << 53
+EVENTS_MOST = 1 << 53
 RUN_STATES: tuple[str, ...] = get_args(RunStatus.model_fields["state"].annotation)
 
 

@@ -100,7 +100,11 @@ def test_repo_dir_works_before_and_after_the_command_and_by_environment(
         (["worker", "list", "--al"], "--al"),
         (["run", "list", "--limit", "x"], "--limit 'x': expected a number from 1 "),
         (["run", "list", "--limit", "0"], "--limit '0': expected a number from 1 "),
+        (["run", "list", "--limit", "1001"], "--limit '1001': expected a number from 1 to 1000 "),
         (["run", "prune", "--keep", "-1"], "--keep '-1': expected a number from 0 "),
+        (["run", "prune", "--keep", "9" * 23], "': expected a number from 0 to 1000000000 "),
+        (["run", "watch", "x", "--from", "9" * 20], "': expected a number from 1 to 1000000000 "),
+        (["serve", "--keep-runs", "9" * 20], "': expected a number from 1 to 1000000000 "),
         (["serve", "--port", "99999"], "--port '99999': expected a number from 0 to 65535 "),
         (["run", "list", "--status", "lost"], "expected one of running"),
         (["worker", "token", "create", "t"], "--duration"),
@@ -124,7 +128,7 @@ def test_repo_dir_works_before_and_after_the_command_and_by_environment(
         ),
         (
             ["worker", "connect", "ws://x", "--token", "a.b", "--max-dispatches", "0"],
-            "Error: --max-dispatches '0': expected a number from 1 (",
+            "Error: --max-dispatches '0': expected a number from 1 to 1000000000 (",
         ),
         (
             ["worker", "connect", "ws://x", "--token", "a.b", "--concurrency", "100000000"],

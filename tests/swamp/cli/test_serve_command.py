@@ -85,6 +85,10 @@ def test_options_win_over_environment_and_marker(
         ("serve:\n  host: 1\n", ".swamp.yaml:2:3: 'host' must be an address"),
         ("serve:\n  grace: soon\n", ".swamp.yaml:2:3: 'grace' 'soon': expected a duration"),
         ("retention:\n  keepRuns: 0\n", ".swamp.yaml:2:3: 'keepRuns' must be a number from 1"),
+        (
+            "retention:\n  keepRuns: 10000000000\n",
+            ".swamp.yaml:2:3: 'keepRuns' must be a number from 1 to 1000000000",
+        ),
         ("retention: []\n", ".swamp.yaml:1:1: 'retention' must be a mapping"),
         (
             "retention:\n  keep: 1\n",
