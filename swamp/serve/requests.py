@@ -23,6 +23,13 @@ STALLED_S = 30.0
 """How long a body may stand still."""
 
 _SECONDS_MOST = 100 * 365.25 * 86_400
+_KINDS: dict[Any, str] = {
+    str: "a text",
+    int: "a whole number",
+    (int, float): "a number",
+    bool: "true or false",
+}
+"""What a field must be, in words; of `object` that is said where it is used."""
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -109,12 +116,13 @@ async def body_of(
     if not isinstance(body, dict):
         raise bad_request("the body must be a JSON object")
     for field, kind in needed.items():
-        if not _is_a(kind, body.get(field)):
-            raise bad_request(f"the body needs '{field}'")
+        if field not in body:
+            raise bad_request(f"the body needs '{field}', {_KINDS[kind]}")
+        _refuse_other(kind, field, body[field])
     allowed = optional or {}
     for field, kind in allowed.items():
-        if body.get(field) is not None and not _is_a(kind, body[field]):
-            raise bad_request(f"'{field}' in the body is not what it must be")
+        if body.get(field) is not None:
+            _refuse_other(kind, field, body[field])
     given = [field for field in body if field not in passed_over]
     _refuse_unknown("field in the body", given, {*needed, *allowed})
     return body
@@ -151,9 +159,11 @@ def seconds_of(body: Mapping[str, Any], field: str, *, zero: bool = False) -> fl
     return float(value)
 
 
-def _is_a(kind: Any, value: Any) -> bool:
-    """Whether the value is of the type; true and false are no numbers."""
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+def _refuse_other(kind: Any, field: str, value: Any) -> None:
+    """ApiError for a value that is not of the type; true and false are no numbers."""
+    is_one = isinstance(value, kind) and (kind in (bool, object) or not isinstance(value, bool))
+    if not is_one:
+        raise bad_request(f"'{field}' in the body must be {_KINDS[kind]}")
 
 
 def _refuse_unknown(what: str, given: Collection[str], known: Collection[str]) -> None:

@@ -67,9 +67,11 @@ def test_all_else_is_refused(query: str, said: str) -> None:
     ("body", "said"),
     [
         ({"a": "x", "bb": 1}, "no field in the body 'bb': did you mean 'b'?"),
-        ({"b": 1}, "the body needs 'a'"),
-        ({"a": True}, "the body needs 'a'"),
-        ({"a": "x", "b": True}, "'b' in the body is not what it must be"),
+        ({"b": 1}, "the body needs 'a', a text"),
+        ({"a": True}, "'a' in the body must be a text"),
+        ({"a": None}, "'a' in the body must be a text"),
+        ({"a": "x", "b": True}, "'b' in the body must be a whole number"),
+        ({"a": "x", "c": 1}, "'c' in the body must be true or false"),
         ({"a": "\ud800"}, "in the body, a holds a character that is no Unicode (a lone surrogate)"),
         ({"a": [1 << 64]}, "in the body, a[0] does not fit 64 bits: quote it if it is an id"),
         ({"a": "x" * 100_000, "b": [1 << 64]}, "in the body, b[0] does not fit 64 bits: quote it"),
@@ -78,7 +80,7 @@ def test_all_else_is_refused(query: str, said: str) -> None:
 )
 async def test_a_body_is_refused(body: Any, said: str) -> None:
     with pytest.raises(ApiError) as refused:
-        await body_of(posted(json.dumps(body).encode()), {"a": str}, {"b": int})
+        await body_of(posted(json.dumps(body).encode()), {"a": str}, {"b": int, "c": bool})
     assert str(refused.value).startswith(said)
 
 
@@ -104,6 +106,7 @@ async def test_a_body_is_taken() -> None:
     data = b'{"a": "x", "b": null}'
     assert await body_of(posted(data), {"a": str}, {"b": int}) == {"a": "x", "b": None}
     assert await body_of(posted(b""), {}) == {}
+    assert await body_of(posted(b'{"a": true}'), {}, {"a": object}) == {"a": True}
 
 
 @pytest.mark.parametrize(("length", "aside"), [(10, False), (100_000, True)])
