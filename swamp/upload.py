@@ -1,20 +1,28 @@
 """Puts an output from inside a step, and gets it back.
 
-`SWAMP_DATA_URL` and `SWAMP_DATA_TOKEN` say where and who.
+`SWAMP_DATA_URL` and `SWAMP_DATA_TOKEN` say where and who. A server that is away for a moment, since
+it starts again, costs no step: it is asked again, and what broke on the way is sent from its
+beginning. A refusal is final.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+import random
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from datastore.errors import SwampError
-from swamp.client import ServerError, Unreachable
+from swamp.client import PATIENCE_S, RETRY_MOST_S, ServerError, Unreachable
 from swamp.dialling import fits_header
 from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
 from swamp.tls import client_context
@@ -22,26 +30,64 @@ from swamp.tls import client_context
 TIMEOUT_S = 120.0
 """How long the server may be silent; it answers once the output is on disk."""
 
+_CONNECT_S = 15.0
+_FIRST_RETRY_S = 0.5
 _PIECE_BYTES = 256 << 10
+_IN_MEMORY_BYTES = 1 << 20
+_PASSING_STATUS = frozenset((502, 503, 504))
+"""A server that stops or whose disk refuses, and what stands in front of one that is away."""
 
 
 class NotInAStep(SwampError):
     """The environment does not say where outputs go."""
 
 
+class Unreadable(SwampError):
+    """What is to be put cannot be read."""
+
+
+class _Away(Unreachable):
+    """Nobody answers just now, which may pass."""
+
+
+class _NotNow(ServerError):
+    """The server answers that it cannot, which may pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a server that is away is tried again; who is told of the first time, and of all."""
+
+    most_s: float = PATIENCE_S
+    notice: Callable[[str], None] = lambda line: None
+    detail: Callable[[str], None] = lambda line: None
+    sleep: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.monotonic
+
+
 def put_output(
-    environment: Mapping[str, str], name: str, file: BinaryIO, content_type: str
+    environment: Mapping[str, str],
+    name: str,
+    file: BinaryIO,
+    content_type: str,
+    patience: Patience,
 ) -> dict[str, object]:
     """Send the file as output `name`; what the server says of it: name, version, size, sha256.
 
-    NotInAStep, ServerError, Unreachable.
+    NotInAStep, ServerError, Unreachable, Unreadable.
     """
-    pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
-    with _asked(environment, name) as (connection, path, headers):
-        # A refusal comes before the whole body is sent: it may be there to be read.
-        with suppress(BrokenPipeError, ConnectionResetError):
-            connection.request("PUT", path, pieces, {**headers, "Content-Type": content_type})
-        return _answer(connection.getresponse())
+
+    def send() -> dict[str, object]:
+        with _asked(environment, name) as (connection, path, headers):
+            pieces = source.from_its_beginning()
+            # A refusal comes before the whole body is sent: it may be there to be read.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request("PUT", path, pieces, {**headers, "Content-Type": content_type})
+            return _answer(connection.getresponse())
+
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
+        source = _Source(file, copy)
+        return _answered(send, patience, lambda: source.is_whole)
 
 
 def get_output(environment: Mapping[str, str], name: str) -> bytes:
@@ -74,18 +120,29 @@ def _asked(
     connection = _connection(parts.scheme, parts.netloc, environment.get(CA_VARIABLE))
     headers = {"Authorization": f"Bearer {token}"}
     try:
+        connection.connect()
+        connection.sock.settimeout(TIMEOUT_S)
         yield connection, f"{parts.path}/{quote(name, safe='')}", headers
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"no answer from {parts.netloc} ({error})") from None
+        kind = _Away if _may_pass(error) else Unreachable
+        raise kind(f"no answer from {parts.netloc} ({error})") from None
     finally:
         connection.close()
 
 
 def _connection(scheme: str, place: str, authorities: str | None) -> http.client.HTTPConnection:
     if scheme == "http":
-        return http.client.HTTPConnection(place, timeout=TIMEOUT_S)
+        return http.client.HTTPConnection(place, timeout=_CONNECT_S)
     trust = client_context(Path(authorities) if authorities else None)
-    return http.client.HTTPSConnection(place, timeout=TIMEOUT_S, context=trust)
+    return http.client.HTTPSConnection(place, timeout=_CONNECT_S, context=trust)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    return isinstance(error, (OSError, http.client.IncompleteRead))
 
 
 def _answer(response: http.client.HTTPResponse) -> dict[str, object]:
@@ -95,7 +152,69 @@ def _answer(response: http.client.HTTPResponse) -> dict[str, object]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise Unreachable(f"no swamp server is there: it answered {response.status}")
+        kind = _Away if response.status in _PASSING_STATUS else Unreachable
+        raise kind(f"no swamp server is there: it answered {response.status}")
     if response.status >= 400:
-        raise ServerError(str(answer.get("error")), str(answer.get("code")))
+        refusal = _NotNow if response.status in _PASSING_STATUS else ServerError
+        raise refusal(str(answer.get("error")), str(answer.get("code")))
     return answer
+
+
+def _answered(
+    ask: Callable[[], dict[str, object]], patience: Patience, may_again: Callable[[], bool]
+) -> dict[str, object]:
+    """The answer, asked for again while the server is away and patience lasts."""
+    tries, lost_at = 0, 0.0
+    while True:
+        try:
+            return ask()
+        except (_Away, _NotNow) as lost:
+            lost_at = patience.now() if tries == 0 else lost_at
+            if not may_again() or patience.now() - lost_at >= patience.most_s:
+                raise
+            tell = patience.notice if tries == 0 else patience.detail
+            tell(f"{lost}; trying again for {patience.most_s:.0f} s")
+            tries += 1
+            # Spread: all steps of a fleet lose the same server at the same moment.
+            most_s = min(_FIRST_RETRY_S * 2.0**tries, RETRY_MOST_S)
+            patience.sleep(random.uniform(most_s / 2, most_s))
+
+
+class _Source:
+    """What is put, to be read as often as it takes.
+
+    Of what can be read only once (a pipe), a copy is made on the way.
+    """
+
+    def __init__(self, file: BinaryIO, copy: IO[bytes]) -> None:
+        self._file = file
+        self._copy = copy
+        self._start = file.tell() if file.seekable() else None
+        self.is_whole = True
+        """Whether it can be read from its beginning once more."""
+
+    def from_its_beginning(self) -> Iterator[bytes]:
+        """All of it, in pieces. Unreadable."""
+        try:
+            if self._start is not None:
+                self._file.seek(self._start)
+                yield from _pieces(self._file)
+                return
+            self._copy.seek(0)
+            yield from _pieces(self._copy)
+            for piece in _pieces(self._file):
+                self._keep(piece)
+                yield piece
+        except OSError as error:
+            raise Unreadable(f"what is to be put cannot be read: {error.strerror}") from None
+
+    def _keep(self, piece: bytes) -> None:
+        try:
+            self._copy.write(piece)
+        except OSError:
+            # No room for a copy: this try is the only one.
+            self.is_whole = False
+
+
+def _pieces(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.read(_PIECE_BYTES), b"")

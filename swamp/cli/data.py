@@ -38,7 +38,8 @@ OutputName = Annotated[str, typer.Argument(metavar="NAME", help="The output's na
     "put",
     Help(
         "Put an output, from inside a step that declares it: `outputs: [NAME]`.\n\n"
-        "It is durable, and a version of its own, when the command ends.",
+        "It is durable, and a version of its own, when the command ends. A server that is away is "
+        "tried again for a minute.",
         ("swamp data put report report.json", "make-report | swamp data put report -"),
     ),
 )
@@ -51,17 +52,18 @@ def put(
         typer.Option(metavar="TYPE", help="Its media type.  [default: by the file's name]"),
     ] = None,
 ) -> None:
-    from swamp.upload import put_output
+    from swamp.upload import Patience, put_output
 
     guessed = mimetypes.guess_type(name if file == "-" else file)[0]
     if content_type is not None and not fits_header(content_type):
         raise typer.BadParameter("--content-type: expected one like text/plain")
     kind = content_type or guessed or "application/octet-stream"
+    patience = Patience(notice=console.note, detail=console.detail)
     if file == "-":
-        answer = put_output(os.environ, name, sys.stdin.buffer, kind)
+        answer = put_output(os.environ, name, sys.stdin.buffer, kind, patience)
     else:
         with Path(file).open("rb") as opened:
-            answer = put_output(os.environ, name, opened, kind)
+            answer = put_output(os.environ, name, opened, kind, patience)
     line = f"Put {answer['name']}, version {answer['version']}: {answer['size']} bytes"
     console.show(answer, [line])
 

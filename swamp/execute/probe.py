@@ -16,7 +16,7 @@ from typing import Any
 
 from datastore.errors import SwampError
 from datastore.kinds.probe import MARKER, PROBE_OUTPUT
-from swamp.upload import get_output, put_output
+from swamp.upload import Patience, get_output, put_output
 
 
 def report(marker: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -34,7 +34,9 @@ def report(marker: str, environment: Mapping[str, str]) -> dict[str, Any]:
 def _data_plane_error(content: bytes, environment: Mapping[str, str]) -> str | None:
     """Why an output could not be put and read back; None if it could."""
     try:
-        put_output(environment, PROBE_OUTPUT, io.BytesIO(content), "text/plain")
+        # A probe tells how it is now.
+        now = Patience(most_s=0.0)
+        put_output(environment, PROBE_OUTPUT, io.BytesIO(content), "text/plain", now)
         if get_output(environment, PROBE_OUTPUT) != content:
             return "what was read back is not what was put"
     except SwampError as error:
