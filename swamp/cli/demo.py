@@ -26,6 +26,7 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.command import Help, command
 from swamp.cli.console import Console
+from swamp.stop_signals import hang_up_signals
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
@@ -196,9 +197,8 @@ def _processes(scratch: Path) -> Iterator[Processes]:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGTERM, *hang_up_signals())
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
     try:
         yield processes

@@ -2,7 +2,8 @@
 
 A run of a server: the first Ctrl-C asks (or does what `--on-interrupt` says); the second one leaves
 at once, and the run goes on. A run of this process: the first one cancels it, the second one stops.
-SIGTERM, which is what a CI system sends, means the same; nobody is asked then.
+SIGTERM, which is what a CI system sends, means the same, and so does SIGHUP, the end of a terminal;
+nobody is asked then.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.colors import paint
 from swamp.cli.console import Console
+from swamp.stop_signals import hang_up_signals, let_go_of_terminal
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,16 +33,19 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 INTERRUPTED = 130
-TERMINATED = 143
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM."""
+class Signalled(KeyboardInterrupt):
+    """SIGTERM or SIGHUP."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = signal.Signals(number)
 
 
 def code_of(interrupt: KeyboardInterrupt) -> int:
     """What a command ends with that was interrupted so."""
-    return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
+    return 128 + interrupt.signal if isinstance(interrupt, Signalled) else INTERRUPTED
 
 
 class OnInterrupt(StrEnum):
@@ -78,11 +83,14 @@ class Watch:
 
 
 def follow(console: Console, watch: Watch, lines: RunLines) -> None:
-    """Show the run to its end. Ends the command with 1 unless it succeeded, 130 if left."""
+    """Show the run to its end. Ends the command with 1 unless it succeeded.
+
+    As `code_of` says if it was left, or an interrupt has cancelled a run of this process.
+    """
     from swamp.client import RunLeft, Unreachable
 
     try:
-        with sigterm_interrupts():
+        with signals_interrupt():
             _follow(console, watch, lines)
     except Unreachable as lost:
         if watch.is_here:
@@ -94,7 +102,7 @@ def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
     # A server in this very process ends no stream for a while: there is nothing to remark on.
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     receiver = _receiver(watch, arrived, Console(quiet=True) if watch.is_here else console)
-    interrupted = False
+    interrupted: KeyboardInterrupt | None = None
     while True:
         try:
             if receiver.ident is None:
@@ -102,18 +110,24 @@ def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
             status = _show(console, arrived, lines)
             break
         except KeyboardInterrupt as interrupt:
-            by_signal = isinstance(interrupt, Terminated)
-            if interrupted or not _wants_cancel(watch.on_interrupt, may_ask=not by_signal):
+            may_ask = not isinstance(interrupt, Signalled)
+            if interrupted is not None or not _wants_cancel(watch.on_interrupt, may_ask=may_ask):
                 raise _leaves(watch, interrupt) from None
-            interrupted = True
+            interrupted = interrupt
             try:
-                _cancel(watch, "SIGTERM" if by_signal else "Ctrl-C")
+                _cancel(watch, _name_of(interrupt))
             except KeyboardInterrupt as again:
                 raise _leaves(watch, again) from None
     if console.json:
         console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
+    if interrupted is not None and watch.is_here and status == "cancelled":
+        raise typer.Exit(code_of(interrupted))
     if status != "succeeded":
         raise typer.Exit(1)
+
+
+def _name_of(interrupt: KeyboardInterrupt) -> str:
+    return interrupt.signal.name if isinstance(interrupt, Signalled) else "Ctrl-C"
 
 
 def _receiver(watch: Watch, arrived: queue.SimpleQueue[Any], console: Console) -> threading.Thread:
@@ -162,17 +176,21 @@ def _events(
 
 
 @contextmanager
-def sigterm_interrupts() -> Iterator[None]:
-    """Meanwhile SIGTERM raises Terminated."""
+def signals_interrupt() -> Iterator[None]:
+    """Meanwhile SIGTERM and SIGHUP raise Signalled."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Terminated
+        if number == signal.SIGHUP:
+            let_go_of_terminal()
+        raise Signalled(number)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = (signal.SIGTERM, *hang_up_signals())
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wants_cancel(choice: OnInterrupt, *, may_ask: bool) -> bool:

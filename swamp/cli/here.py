@@ -1,14 +1,17 @@
 """A run in this very process, for a repository that no server holds.
 
-There is nobody to leave the run to: Ctrl-C or SIGTERM cancels it, a second one stops at once.
+There is nobody to leave the run to: Ctrl-C, SIGTERM or SIGHUP cancels it, a second one stops at
+once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from swamp.cli.console import Console
-from swamp.cli.follow import OnInterrupt, Watch, follow
+from swamp.cli.follow import OnInterrupt, Watch, code_of, follow, signals_interrupt
 
 if TYPE_CHECKING:
     from swamp.cli.run_lines import RunLines
@@ -32,7 +35,12 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
         if line is not None:
             console.note(line)
 
-    with OwnRun(layout, request, kept(layout), report) as own:
-        console.detail(f"run {own.id}")
-        watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
-        follow(console, watch, lines)
+    with signals_interrupt():
+        try:
+            with OwnRun(layout, request, kept(layout), report) as own:
+                console.detail(f"run {own.id}")
+                watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
+                follow(console, watch, lines)
+        except KeyboardInterrupt as interrupt:
+            # It came before the run had begun, or when it was over.
+            raise typer.Exit(code_of(interrupt)) from None

@@ -27,8 +27,8 @@ class Auth(StrEnum):
 
 _HELP = Help(
     "Serve this repository: schedule its runs onto workers, answer commands and browsers.\n\n"
-    "Stop it with Ctrl-C or SIGTERM: runs stay alive for the next start. With --json one compact "
-    "JSON line per report. Defaults may be set in .swamp.yaml.",
+    "Stop it with Ctrl-C, SIGTERM or SIGHUP: runs stay alive for the next start. With --json one "
+    "compact JSON line per report. Defaults may be set in .swamp.yaml.",
     (
         "swamp serve",
         "swamp serve --port 8080 --queue-timeout 30m",

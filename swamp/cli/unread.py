@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from swamp.cli.console import Console
+from swamp.stop_signals import let_go_of_terminal
 
 CLOSED = "Whoever read stdout has gone: nothing more is printed there"
 
@@ -25,5 +26,6 @@ def tell(console: Console, document: dict[str, Any], line: str | None) -> None:
         with contextlib.suppress(OSError):
             print(CLOSED, file=sys.stderr, flush=True)
     except OSError:
+        let_go_of_terminal()
         # Say stdout is a file on a full disk: that line is lost, later ones may not be.
         return

@@ -178,11 +178,12 @@ def run(
     on_interrupt: Annotated[
         OnInterrupt,
         typer.Option(
-            help="What Ctrl-C or SIGTERM do to the run of a server; one without is cancelled."
+            help="What Ctrl-C, SIGTERM or SIGHUP do to the run of a server; "
+            "one without is cancelled."
         ),
     ] = OnInterrupt.ASK,
 ) -> None:
-    from swamp.cli.follow import Watch, code_of, follow, sigterm_interrupts
+    from swamp.cli.follow import Watch, code_of, follow, signals_interrupt
     from swamp.cli.here import run_here
     from swamp.cli.inputs import read_inputs
     from swamp.cli.run_lines import RunLines
@@ -195,7 +196,7 @@ def run(
     if client is None:
         run_here(console, body, lines)
         return
-    with sigterm_interrupts():
+    with signals_interrupt():
         try:
             started = client.post("/api/v1/runs", body)
         except KeyboardInterrupt as interrupt:

@@ -1,13 +1,12 @@
 """`swamp serve`: the orchestrator that listens for everybody, until a signal.
 
-SIGTERM and SIGINT stop it within a few seconds and leave live runs to the next start.
+SIGTERM, SIGINT and SIGHUP stop it within a few seconds and leave live runs to the next start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 
 from aiohttp import web
@@ -27,6 +26,7 @@ from swamp.serve.reception import WAITING_MOST, Door, Reception
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.turns import Turns
+from swamp.stop_signals import stop_signals
 from swamp.tls import server_context
 
 __all__ = ["ServeOptions", "run_serve"]
@@ -50,7 +50,7 @@ def run_serve(options: ServeOptions, report: Report) -> int:
 async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report: Report) -> None:
     room = room_within(raise_limit(OPEN_FILES))
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     async def front(served: Served, api: Api, sessions: Sessions) -> None:

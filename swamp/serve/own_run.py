@@ -71,7 +71,10 @@ class OwnRun:
             raise self._failed
 
     def _end(self) -> None:
-        if self._loop is not None and not self._loop.is_closed():
+        if self._loop is None:
+            # An interrupt at the very start: it is not begun then.
+            self._stop.set()
+        elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -92,6 +95,8 @@ class OwnRun:
         await Orchestrator(self._options, lock, self._report, self._front).run()
 
     async def _front(self, served: Served, api: Api, sessions: Sessions) -> None:
+        if self._stop.is_set():
+            return
         await start_run(served, self._request, self.id)
         async with on_socket(self._layout, application(api, api.health, admin=True)):
             self._started.set_result(None)

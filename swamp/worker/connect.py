@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -15,13 +14,13 @@ from typing import Any
 from swamp.execute.execution import Host
 from swamp.execute.scratch import Scratch, take_scratch
 from swamp.open_files import raise_limit
+from swamp.stop_signals import stop_signals
 from swamp.traces import Traces, open_traces
 from swamp.worker.guarding import Guard
 from swamp.worker.machine import machine_id
 from swamp.worker.options import BadOptions, WorkerOptions
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _FILES_OF_A_WORKER, _FILES_OF_A_SLOT = 48, 4
 """Open files: two pipes and a process for each step, and what starting one takes for a moment."""
 _LEFT = (
@@ -70,12 +69,13 @@ def _have_room(slots: int) -> None:
 @contextmanager
 def _signals_to(worker: Worker) -> Iterator[None]:
     loop = asyncio.get_running_loop()
-    for number in _SIGNALS:
+    numbers = stop_signals()
+    for number in numbers:
         loop.add_signal_handler(number, worker.signal)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
 

@@ -172,10 +172,10 @@ class Repo:
 
     # -- processes -------------------------------------------------------------------------------
 
-    def _proc(self, *arguments: str) -> Proc:
+    def _proc(self, *arguments: str, before: tuple[str, ...] = ()) -> Proc:
         self._numbers += 1
         log = self.base / f"{self._numbers}-{arguments[0]}.log"
-        proc = Proc([*SWAMP, *arguments], self.path, self.env, log)
+        proc = Proc([*before, *SWAMP, *arguments], self.path, self.env, log)
         self.procs.append(proc)
         return proc
 

@@ -109,7 +109,7 @@ def test_ctrl_c_cancels_the_run_and_everything_is_over(repo: Repo) -> None:
         repo.until(lambda: states(repo, "steps").count("running") == 1, "the step")
         running.send_signal(number)
         out, _ = running.communicate(timeout=30)
-        assert running.returncode == 1, out
+        assert running.returncode == 128 + number, out
         assert "Cancelling the run" in out
         assert repo.json("run", "list")["runs"][0]["status"] == "cancelled"
         assert alive_with(f"MARK={repo.base}") == []
