@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _HELP = Help(
     "Work for a server: connect, take dispatches, reconnect when the connection is lost.\n\n"
-    "Needs no repository. The first Ctrl-C (or SIGTERM, SIGHUP) finishes what runs and takes nothing "
-    "new; the second one stops at once. Give the token by SWAMP_WORKER_TOKEN where others can see the "
-    "process list. With --json one compact JSON line per event.",
+    "Needs no repository. The first Ctrl-C (or SIGTERM, SIGHUP) finishes what runs and takes "
+    "nothing new; the second one stops at once. Give the token by SWAMP_WORKER_TOKEN where "
+    "others can see the process list. With --json one compact JSON line per event.",
     (
         "swamp worker connect ws://127.0.0.1:9090 --token w1.…",
         "SWAMP_WORKER_TOKEN=w1.… swamp worker connect ws://host:9090 --label pool=gpu "
