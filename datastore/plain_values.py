@@ -19,6 +19,8 @@ TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
 
+_LONGEST = 20
+"""Characters of a whole number that fits 64 bits; a longer one does not."""
 _SHOWN = 60
 """Characters of the way to a value that are told."""
 
@@ -36,7 +38,7 @@ class Unfit(ValueError):
 def from_json(text: str) -> Any:
     """The value of a JSON text; Unfit where it cannot be kept, another ValueError for no JSON."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = _loaded(text)
     except RecursionError:
         raise Unfit(f"it {TOO_DEEP}") from None
     # To look at each value would take longer than to read them.
@@ -45,6 +47,21 @@ def from_json(text: str) -> Any:
     if found is not None:
         raise Unfit(found)
     return value
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # A number of more digits than Python makes one of (4,300), or no JSON all the same. To
+        # look at each number at once would make all others slow.
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=_whole_number)
+
+
+def _whole_number(digits: str) -> int:
+    return int(digits) if len(digits) <= _LONGEST else INT_MAX + 1
 
 
 def unfit(value: Any, name: str = "it") -> str | None:

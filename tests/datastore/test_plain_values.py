@@ -70,6 +70,8 @@ def test_what_can_be_kept_is_fit(value: Any) -> None:
         "[1" + "0" * 308 + "e10]",
         "[1" + "0" * 400 + ".0]",
         '{"a":9223372036854775808}',
+        "1" * 5_000,
+        '{"a": [-' + "1" * 5_000 + ', "x"]}',
         "[" * 65 + "]" * 65,
         "[" * 100_000 + "]" * 100_000,
     ],
@@ -91,7 +93,17 @@ def test_to_say_where_takes_no_room() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "[", "", "{'a': 1}"])
+def test_a_number_too_long_for_python_is_told_as_any_other_that_is_too_large() -> None:
+    """Regression: another error, with advice for programmers; an output with it became a text."""
+    with pytest.raises(Unfit, match=r"^a\[1\] does not fit 64 bits: quote it if it is an id$"):
+        from_json('{"a": [1, %s]}' % ("9" * 5_000))
+    assert from_json('["%s", 1]' % ("9" * 5_000)) == ["9" * 5_000, 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NaN", "[Infinity]", "[1" + "1" * 5_000, "[NaN, 1" + "1" * 5_000 + "]", "[", "", "{'a': 1}"],
+)
 def test_what_is_no_json_is_another_error(text: str) -> None:
     with pytest.raises(ValueError) as caught:
         from_json(text)
