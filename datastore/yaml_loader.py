@@ -19,6 +19,7 @@ from yaml._yaml import CParser
 
 from datastore.errors import InvalidFile, Position
 from datastore.plain_values import INT_MAX, INT_MIN, MAX_DEPTH, TOO_DEEP
+from datastore.yaml_pairs import composed
 from datastore.yaml_problems import plain_problem
 
 MAX_ALIASES = 64
@@ -77,16 +78,15 @@ def load(data: bytes, path: str, *, max_bytes: int = 1 << 20, own: bool = False)
     data = data.removeprefix(b"\xef\xbb\xbf")
     _refuse_characters(data, path)
     _refuse_conflict_markers(data, path)
+    depth = OWN_DEPTH if own else MAX_DEPTH
     with _plain_words(data, path):
-        composer = _Composer(data)
-        composer.most = OWN_DEPTH if own else MAX_DEPTH
-        root = composer.get_single_node()
+        root = composed(data, lambda given: _compose(given, depth))
     if root is None or (isinstance(root, yaml.ScalarNode) and root.style == "" and not root.value):
         raise InvalidFile(path, "is empty, expected a mapping", Position(1, 1))
     if not isinstance(root, yaml.MappingNode):
         problem = f"expected a mapping of keys to values, found {_kind(root)}"
         raise InvalidFile(path, problem, _position(root))
-    walk = _Walk(path, *((OWN_DEPTH, OWN_NODES) if own else (MAX_DEPTH, MAX_NODES)))
+    walk = _Walk(path, depth, OWN_NODES if own else MAX_NODES)
     return Document(walk.document(root), root)
 
 
@@ -117,6 +117,13 @@ class _Composer(CParser):
 
     def ascend_resolver(self) -> None:
         self.depth -= 1
+
+
+def _compose(data: bytes, depth: int) -> yaml.Node | None:
+    composer = _Composer(data)
+    composer.most = depth
+    root: yaml.Node | None = composer.get_single_node()
+    return root
 
 
 class _Walk:
@@ -270,8 +277,7 @@ def _plain_words(data: bytes, path: str) -> Iterator[None]:
     try:
         yield
     except _TooDeep as error:
-        problem = TOO_DEEP
-        raise InvalidFile(path, problem, _position(error.node)) from None
+        raise InvalidFile(path, TOO_DEEP, _position(error.node)) from None
     except yaml.YAMLError as error:
         problem, position = plain_problem(error, data.decode())
         raise InvalidFile(path, problem, position) from None

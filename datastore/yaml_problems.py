@@ -7,6 +7,7 @@ import yaml
 from datastore.errors import Position
 from datastore.plain_values import TOO_DEEP
 
+BAD_ESCAPE = "found invalid Unicode character escape code"
 _PLAIN = {
     "mapping values are not allowed in this context": (
         "a ':' where no key can be: check the indentation, or quote the value"
@@ -35,7 +36,7 @@ _PLAIN = {
     "found unknown escape character": (
         "unknown escape in a double-quoted text: write \\\\ for a backslash, or use single quotes"
     ),
-    "found invalid Unicode character escape code": "the escape names no character",
+    BAD_ESCAPE: "the escape names no character",
     "exceeded maximum nesting depth": TOO_DEEP,
     "found a tab character that violates indentation": "found a tab: indent with spaces",
     "found a tab character where an indentation space is expected": (

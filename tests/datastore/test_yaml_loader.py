@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -149,6 +150,10 @@ def test_integers_beyond_64_bits_are_refused(digits: str) -> None:
         ),
         ("a: b\n\ufeffc: d\n", 2, 1, None),
         ('a: "\\ud800"\n', 1, 7, "the escape names no character"),
+        ('a: "\\ud83d\\ude00 \\ude00"\n', 1, 20, "the escape names no character"),
+        ('a: "\\ude00\\ud83d"\n', 1, 7, "the escape names no character"),
+        ('a: "\\ud83d\\\\ude00"\n', 1, 7, "the escape names no character"),
+        ('a: ["\\ud83d\\ude00", @x]\n', 1, 21, "a value cannot start with '@': put it in quotes"),
     ],
 )
 def test_refused_with_position(
@@ -156,6 +161,47 @@ def test_refused_with_position(
 ) -> None:
     error = refusal_of(data)
     assert (error.position, error.problem) == (Position(line, column), problem or error.problem)
+
+
+PAIRS = r"""
+# "\ud83d\ude00"
+plain: \ud83d\ude00
+single: '\ud83d\ude00'
+block: |
+  "\ud83d\ude00"
+"key \uD83D\uDE00": &a
+  - "a\ud83d\ude00\ud83d\ude01
+     b\\\ud83d\ude00\n"
+  - "\\ud83d\\ude00"
+again: *a
+last: 1
+"""
+
+
+def test_a_pair_of_escapes_is_the_character_that_it_names() -> None:
+    """Regression: what `json.dumps` writes was refused."""
+    written, smile = r"\ud83d\ude00", "\U0001f600"
+    listed = [f"a{smile}\U0001f601 b\\{smile}\n", written]
+    document = load(PAIRS.encode(), "f.yaml")
+    assert document.value == {
+        "plain": written,
+        "single": written,
+        "block": f'"{written}"\n',
+        f"key {smile}": listed,
+        "again": listed,
+        "last": 1,
+    }
+    assert document.position("last") == Position(12, 1)
+    value = {"n": [smile, {f"{smile}k": f"\\{smile}\\u"}], "m": 1}
+    found = load(json.dumps(value).encode(), "f.json")
+    assert found.value == value
+    assert found.position("m") == Position(1, json.dumps(value).index('"m"') + 1)
+    assert load(json.dumps(value, indent=2).encode(), "f.json").value == value
+
+
+def test_a_key_that_is_here_twice_by_its_escapes_is_found() -> None:
+    problem = refusal_of('"\\ud83d\\ude00": 1\n"\U0001f600": 2\n').problem
+    assert problem == "key '\U0001f600' is here twice, first on line 1"
 
 
 @pytest.mark.parametrize("marker", ["<<<<<<< HEAD", "|||||||", "=======", ">>>>>>> a branch"])
