@@ -15,7 +15,14 @@ from typing import Any
 from datastore.unicode_text import WHAT, is_unicode, made_unicode
 
 MAX_DEPTH = 64
-TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
+
+
+def too_deep(levels: int) -> str:
+    """What is wrong with a value that is nested deeper than that."""
+    return f"is nested deeper than {levels} levels"
+
+
+TOO_DEEP = too_deep(MAX_DEPTH)
 INT_MIN = -(1 << 63)
 INT_MAX = (1 << 63) - 1
 

@@ -18,7 +18,7 @@ import yaml
 from yaml._yaml import CParser
 
 from datastore.errors import InvalidFile, Position
-from datastore.plain_values import INT_MAX, INT_MIN, MAX_DEPTH, TOO_DEEP
+from datastore.plain_values import INT_MAX, INT_MIN, MAX_DEPTH, too_deep
 from datastore.yaml_pairs import composed
 from datastore.yaml_problems import plain_problem
 
@@ -79,7 +79,7 @@ def load(data: bytes, path: str, *, max_bytes: int = 1 << 20, own: bool = False)
     _refuse_characters(data, path)
     _refuse_conflict_markers(data, path)
     depth = OWN_DEPTH if own else MAX_DEPTH
-    with _plain_words(data, path):
+    with _plain_words(data, path, depth):
         root = composed(data, lambda given: _compose(given, depth))
     if root is None or (isinstance(root, yaml.ScalarNode) and root.style == "" and not root.value):
         raise InvalidFile(path, "is empty, expected a mapping", Position(1, 1))
@@ -154,7 +154,7 @@ class _Walk:
         if node in self._open:
             self._refuse(node, "contains itself through an alias")
         if len(self._open) >= self._max_depth:
-            self._refuse(node, TOO_DEEP)
+            self._refuse(node, too_deep(self._max_depth))
         outer = self._in_alias
         self._in_alias = self._count(node) or outer
         self._open.add(node)
@@ -272,14 +272,14 @@ def _refuse_conflict_markers(data: bytes, path: str) -> None:
 
 
 @contextmanager
-def _plain_words(data: bytes, path: str) -> Iterator[None]:
+def _plain_words(data: bytes, path: str, depth: int) -> Iterator[None]:
     """Turn what the parser raises into an InvalidFile."""
     try:
         yield
     except _TooDeep as error:
-        raise InvalidFile(path, TOO_DEEP, _position(error.node)) from None
+        raise InvalidFile(path, too_deep(depth), _position(error.node)) from None
     except yaml.YAMLError as error:
-        problem, position = plain_problem(error, data.decode())
+        problem, position = plain_problem(error, data.decode(), depth)
         raise InvalidFile(path, problem, position) from None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from datastore.errors import Position
-from datastore.plain_values import TOO_DEEP
+from datastore.plain_values import too_deep
 
 BAD_ESCAPE = "found invalid Unicode character escape code"
 _PLAIN = {
@@ -37,7 +37,6 @@ _PLAIN = {
         "unknown escape in a double-quoted text: write \\\\ for a backslash, or use single quotes"
     ),
     BAD_ESCAPE: "the escape names no character",
-    "exceeded maximum nesting depth": TOO_DEEP,
     "found a tab character that violates indentation": "found a tab: indent with spaces",
     "found a tab character where an indentation space is expected": (
         "found a tab: indent with spaces"
@@ -51,8 +50,8 @@ _FLOW_ENDS = {
 }
 
 
-def plain_problem(error: yaml.YAMLError, text: str) -> tuple[str, Position | None]:
-    """One line that says what is wrong, and where."""
+def plain_problem(error: yaml.YAMLError, text: str, depth: int) -> tuple[str, Position | None]:
+    """One line that says what is wrong, and where. `depth`: how deep it may be nested."""
     problem = getattr(error, "problem", None)
     mark = getattr(error, "problem_mark", None)
     if problem is None or mark is None:
@@ -64,6 +63,8 @@ def plain_problem(error: yaml.YAMLError, text: str) -> tuple[str, Position | Non
         return _FLOW_ENDS[problem], Position(opened.line + 1, opened.column + 1)
     if problem == "found character that cannot start any token":
         return _bad_start(text, mark.index), position
+    if problem == "exceeded maximum nesting depth":
+        return too_deep(depth), position
     return _PLAIN.get(problem, f"is not valid YAML: {problem}"), position
 
 

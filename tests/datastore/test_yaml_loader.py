@@ -239,6 +239,13 @@ def test_depth_is_limited() -> None:
         assert refusal_of(data).problem == "is nested deeper than 64 levels"
 
 
+def test_of_what_the_server_wrote_the_limit_that_holds_is_told() -> None:
+    load(nested(192), "f.yaml", own=True)
+    for data in (nested(193), b"[" * 3000):
+        with pytest.raises(InvalidFile, match="is nested deeper than 192 levels"):
+            load(data, "f.yaml", own=True)
+
+
 def test_depth_is_limited_through_aliases_too() -> None:
     lines = ["l0: &l0 x"]
     lines += [f"l{n}: &l{n} [[[*l{n - 1}]]]" for n in range(1, 30)]
