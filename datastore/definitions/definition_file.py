@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import VERSION
 
-from datastore import yaml_loader
+from datastore import yaml_loader, yaml_pairs
 from datastore.clock import Clock
 from datastore.definitions.checks import parse_workflow
 from datastore.definitions.model import ModelDefinition, model_from_source, parse_model
@@ -35,7 +35,8 @@ _PIECE = 1 << 16
 
 def _meaning() -> str:
     """Tells the code that gives files their meaning from every other version of it."""
-    code = [*Path(__file__).parent.glob("*.py"), Path(yaml_loader.__file__)]
+    loader = (Path(yaml_loader.__file__), Path(yaml_pairs.__file__))
+    code = [*Path(__file__).parent.glob("*.py"), *loader]
     found = hashlib.sha256(VERSION.encode())
     for path in sorted(code):
         found.update(path.read_bytes())
