@@ -28,6 +28,7 @@ from datastore.observed_files import data_of
 from datastore.reader import read_records
 from datastore.record import Kind
 from datastore.record_file import read_record
+from datastore.regular_file import read_bytes
 from datastore.sqlite_file import is_broken, open_to_read
 
 SETTLED_S = 5.0
@@ -204,7 +205,7 @@ def _is_as_indexed(layout: Layout, kind: Kind[Any, Any], name: str) -> bool:
     path = layout.record_file(kind.folder, name)
     rows = _query(layout.index, f'SELECT document FROM "{kind.folder}" WHERE name = ?', (name,))
     with suppress(OSError, ValueError):
-        return any(path.read_bytes() == data_of(path, json.loads(row[0])) for row in rows)
+        return any(read_bytes(path) == data_of(path, json.loads(row[0])) for row in rows)
     return False
 
 

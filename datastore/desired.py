@@ -29,6 +29,7 @@ from datastore.files import Edition
 from datastore.kinds import KINDS, Role
 from datastore.layout import Layout
 from datastore.record import API_VERSION, NAME_RULE, Kind, Model, is_record_name
+from datastore.regular_file import read_bytes
 from datastore.yaml_loader import Document, load
 
 _RACY_NS = 2_000_000_000
@@ -241,7 +242,7 @@ class DesiredTree:
             return False
         looked_at_ns = int(self._clock.now().timestamp() * 1e9)
         try:
-            data = None if stat is None else path.read_bytes()
+            data = None if stat is None else read_bytes(path)
         except FileNotFoundError:
             data = None
         except OSError as error:

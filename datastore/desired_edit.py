@@ -6,6 +6,7 @@ file that does not parse is left alone and told. Blocking: use a thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from datastore.desired import digest_of
 from datastore.errors import DatastoreError
 from datastore.layout import Layout
 from datastore.record import API_VERSION, Kind, is_record_name
+from datastore.regular_file import read_bytes
 from datastore.yaml_edit import Scalar, clear_field, new_file, set_field
 
 SWAP_ATTEMPTS = 20
@@ -49,8 +51,10 @@ def ask(
     for _ in range(SWAP_ATTEMPTS):
         if files.write_once(path, made):
             return digest_of(made)
+        if os.path.lexists(path) and files.stat_of(path) is None:
+            raise CannotAsk(f"{layout.shown(path)} is no regular file: move it away and ask again")
         try:
-            before = path.read_bytes()
+            before = read_bytes(path)
         except FileNotFoundError:
             continue
         after = before.decode(errors="replace")

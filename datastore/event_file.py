@@ -12,6 +12,7 @@ from typing import Any
 import pydantic_core
 
 from datastore.event_tail import Lot
+from datastore.regular_file import open_handle, open_to_read
 
 LAST_KIND = "run_completed"
 LAST_LINE_BYTES = 1 << 16
@@ -46,7 +47,7 @@ def read_lines(path: Path, offset: int, skip: int) -> tuple[list[bytes], int]:
     """A lot of whole lines from a byte offset, the first `skip` passed over."""
     lot = Lot()
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -89,17 +90,17 @@ def append_whole(path: Path, data: bytes) -> None:
 def _opened(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     try:
-        return os.open(path, flags, 0o666)
+        return open_handle(path, flags)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, flags, 0o666)
+        return open_handle(path, flags)
 
 
 def begins_at_1(path: Path) -> bool:
     """Whether the log is there from its first event: one that was removed begins later."""
     first = b'{"seq":1,'
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             return file.read(len(first)) == first
     except OSError:
         return False
@@ -116,7 +117,7 @@ def is_as_long(path: Path, size: int) -> bool:
 def is_complete(path: Path) -> bool:
     """Whether the last line is the run's last event; looks at the end of the file only."""
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LAST_LINE_BYTES))
             lines = file.read().splitlines(keepends=True)
     except OSError:

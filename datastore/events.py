@@ -37,6 +37,7 @@ from datastore.event_file import (
 )
 from datastore.event_tail import Place, Tail
 from datastore.hand_over import HandOver
+from datastore.regular_file import open_to_read
 from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
@@ -265,7 +266,7 @@ class EventLog:
         if not path.exists():
             return log
         good = 0
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             for line in file:
                 event = parse_line(line)
                 if event is None or event.get("seq") != log.seq + 1:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from datastore.courtesy import Pause, no_pause
+from datastore.regular_file import read_bytes
 from datastore.unicode_text import is_unicode
 
 _AT_FDCWD = -100
@@ -134,7 +135,7 @@ def swap_if_unchanged(path: str | Path, data: bytes, expected: bytes) -> bool:
         remove(temp)
         raise
     if exchanged:
-        came_out = Path(temp).read_bytes()
+        came_out = read_bytes(temp)
         swapped = came_out == expected
         if not swapped:
             _put_back(temp, path, data, came_out)
@@ -156,7 +157,7 @@ def remove_if_unchanged(path: str | Path, expected: bytes) -> bool:
     try:
         with _told_as(path):
             os.rename(path, temp)
-        removed = Path(temp).read_bytes() == expected
+        removed = read_bytes(temp) == expected
         if not removed:
             # Where somebody has saved once more, that is newer.
             with suppress(FileExistsError):
@@ -358,7 +359,7 @@ def _exchanged(temp: str, path: str | Path) -> bool:
 def _replaced(temp: str, path: str | Path, expected: bytes) -> bool:
     """Swap by rename after a look; a save between the two is lost, hence only the fallback."""
     try:
-        unchanged = Path(path).read_bytes() == expected
+        unchanged = read_bytes(path) == expected
     except FileNotFoundError:
         return False
     if unchanged:
@@ -375,7 +376,7 @@ def _put_back(temp: str, path: str | Path, placed: bytes, came_out: bytes) -> No
     """
     while _exchanged(temp, path):
         placed, expected_out = came_out, placed
-        came_out = Path(temp).read_bytes()
+        came_out = read_bytes(temp)
         if came_out == expected_out:
             return
 

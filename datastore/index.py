@@ -166,7 +166,7 @@ class Index:
             self._move()
         # What is not in the WAL any more was synced by the checkpoint that moved it. Only this
         # file may be opened beside SQLite: closing the others would drop its locks.
-        descriptor = os.open(wal_path(self._path), os.O_RDONLY)
+        descriptor = os.open(wal_path(self._path), os.O_RDONLY | os.O_NONBLOCK)
         try:
             os.fsync(descriptor)
         finally:

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from datastore.errors import DatastoreError
 from datastore.layout import Layout
+from datastore.regular_file import read_bytes
 
 KEY_BYTES = 32
 
@@ -26,7 +27,7 @@ def load_or_make(layout: Layout) -> bytes:
     """The key; made if there is none. Blocking. InvalidKey if the file is damaged."""
     if not layout.key.exists():
         place(layout, secrets.token_bytes(KEY_BYTES))
-    key = layout.key.read_bytes()
+    key = read_bytes(layout.key)
     if len(key) != KEY_BYTES:
         raise InvalidKey(
             f"{layout.shown(layout.key)} holds {len(key)} bytes, expected {KEY_BYTES}: restore it"

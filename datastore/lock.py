@@ -18,6 +18,7 @@ from types import TracebackType
 from datastore.clock import Clock, SystemClock, parse_stamp, stamp
 from datastore.errors import DatastoreError, RepositoryLocked
 from datastore.layout import Layout
+from datastore.regular_file import open_handle, read_bytes
 from datastore.sqlite_file import inode_of
 
 
@@ -62,7 +63,7 @@ class RepositoryLock:
         lock = self.layout.lock
         try:
             lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return open_handle(lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise DatastoreError(
                 f"this repository cannot be written ({lock}: {error.strerror}): whoever serves it"
@@ -129,7 +130,7 @@ class Holder:
 def lock_holder(layout: Layout) -> Holder | None:
     """Who holds the lock, or held it when it was killed; None if nobody does. Takes no lock."""
     try:
-        found = json.loads(layout.lock.read_bytes())
+        found = json.loads(read_bytes(layout.lock))
         command = tuple(str(word) for word in found.get("command", ()))
         pid = int(found["pid"])
         return Holder(pid, parse_stamp(found["since"]), command, _is_alive(pid))

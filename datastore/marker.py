@@ -7,6 +7,7 @@ from datetime import datetime
 from datastore.clock import stamp
 from datastore.errors import InvalidFile
 from datastore.layout import Layout
+from datastore.regular_file import read_bytes
 
 VERSION = 1
 _HEAD = f"""\
@@ -43,7 +44,7 @@ def refuse_newer(layout: Layout) -> None:
     """
     shown = layout.shown(layout.marker)
     try:
-        text = layout.marker.read_bytes()
+        text = read_bytes(layout.marker)
         if text.startswith(_HEAD.encode()):
             # Its own words: nobody has to load the parser of YAML to know this version.
             return

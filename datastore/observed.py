@@ -29,6 +29,7 @@ from datastore.layout import IGNORE_ALL, Layout
 from datastore.observed_files import ObservedFiles, Stored, data_of
 from datastore.record import Kind
 from datastore.record_file import MAX_BYTES
+from datastore.regular_file import read_bytes
 from datastore.sqlite_file import is_broken, to_json
 from datastore.sqlite_journal import HISTORY
 from datastore.yaml_loader import load
@@ -230,7 +231,7 @@ class ObservedWriter:
             if document is None:
                 return Verdict.UNKNOWN
             value = json.loads(document)
-            same = now is not None and path.read_bytes() == data_of(path, value)
+            same = now is not None and read_bytes(path) == data_of(path, value)
             # Copied, say, or only touched: what it holds is right.
             stat = now if now is not None and same else self._files.write(kind, name, value)
             finished = Stored(self._kinds[kind], name, value).finished
@@ -356,7 +357,7 @@ class ObservedWriter:
                 if files.stat_of(path) != stat:
                     continue
                 try:
-                    data = path.read_bytes()
+                    data = read_bytes(path)
                     value = load(data, str(path), max_bytes=MAX_BYTES, own=True).value
                 except InvalidFile as error:
                     log.error("the index loses a record that its file does not hold: %s", error)

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from datastore.errors import DatastoreError, NotFound
 from datastore.layout import Layout, folder_name
 from datastore.plain_values import Unfit, from_json
+from datastore.regular_file import read_bytes
 
 OUTPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 CONTENT_MAX_BYTES = 1 << 20
@@ -202,7 +203,7 @@ class OutputFiles:
     def _read(self, model: str, name: str, number: int) -> StoredOutput:
         path = self._folder(model, name) / str(number) / "meta.json"
         try:
-            meta: dict[str, Any] = json.loads(path.read_bytes())
+            meta: dict[str, Any] = json.loads(read_bytes(path))
             return StoredOutput(
                 name=name,
                 version=number,
@@ -237,7 +238,7 @@ class OutputFiles:
                 f"output '{name}' of model '{model}' has {stored.size} bytes, expressions take at"
                 f" most {CONTENT_MAX_BYTES}: use `swamp data get {model} {name}`"
             )
-        data = self.raw(stored).read_bytes()
+        data = read_bytes(self.raw(stored))
         try:
             text = data.decode()
         except UnicodeDecodeError:

@@ -18,6 +18,7 @@ from datastore.events import EventLog
 from datastore.key_file import place
 from datastore.layout import Layout, create_folders
 from datastore.lock import RepositoryLock
+from datastore.regular_file import read_bytes
 from datastore.trouble import OF_THE_DISK, Trouble
 from datastore.watched_folders import WatchedFolders
 
@@ -90,7 +91,7 @@ class PrivateFolder:
     def _key_was_lost(self) -> bool:
         """Remember the key, or put the one that is remembered back; whether that was needed."""
         try:
-            self._key = self._layout.key.read_bytes()
+            self._key = read_bytes(self._layout.key)
         except FileNotFoundError:
             if self._key is None:
                 return False

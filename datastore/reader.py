@@ -21,6 +21,7 @@ from datastore.errors import InvalidFile
 from datastore.layout import Layout
 from datastore.record import Kind, Record, S, T
 from datastore.record_document import parse
+from datastore.regular_file import read_bytes
 from datastore.replay import Replay
 from datastore.sqlite_file import open_to_read
 from datastore.sqlite_journal import HISTORY, Row
@@ -75,7 +76,7 @@ def read_story(layout: Layout, run: str) -> str | None:
         if row.name == run and row.body is not None:
             return str(json.loads(row.body)["text"])
     for path in layout.history.glob(f"*/{glob.escape(run)}.yaml"):
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     return None
 
 

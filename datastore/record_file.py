@@ -8,6 +8,7 @@ from typing import Any
 from datastore.errors import InvalidFile
 from datastore.record import API_VERSION, Kind, Record, is_record_name
 from datastore.record_document import parse
+from datastore.regular_file import oddity, read_bytes
 from datastore.yaml_loader import Document, load
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -19,7 +20,10 @@ def read_record(kind: Kind[Any, Any], path: Path, shown: str) -> Record[Any, Any
 
     OSError if the file cannot be read.
     """
-    document = load(path.read_bytes(), shown, max_bytes=MAX_BYTES, own=True)
+    odd = oddity(path)
+    if odd is not None:
+        raise InvalidFile(shown, odd)
+    document = load(read_bytes(path), shown, max_bytes=MAX_BYTES, own=True)
     _expect(document, shown, API_VERSION, "apiVersion")
     _expect(document, shown, kind.title, "kind")
     name = path.name.removesuffix(".yaml")

@@ -18,6 +18,7 @@ from datastore.layout import Layout, create_folders
 from datastore.marker import marker_text, refuse_newer
 from datastore.plain_values import Unfit, from_json
 from datastore.record import is_record_name
+from datastore.regular_file import read_bytes
 from datastore.yaml_emitter import emit
 from datastore.yaml_loader import load
 
@@ -94,7 +95,7 @@ def _ignore(path: Path) -> GitignoreAction:
         return "created"
     path = path.resolve()
     for _ in range(_SWAP_ATTEMPTS):
-        before = path.read_bytes()
+        before = read_bytes(path)
         if any(line.strip() in _IGNORED for line in before.splitlines()):
             return "unchanged"
         separator = b"" if before.endswith(b"\n") or not before else b"\n"
@@ -104,7 +105,7 @@ def _ignore(path: Path) -> GitignoreAction:
 
 
 def _initialized_at(layout: Layout) -> str:
-    document = load(layout.marker.read_bytes(), layout.shown(layout.marker)).value
+    document = load(read_bytes(layout.marker), layout.shown(layout.marker)).value
     return str(document.get("initializedAt", ""))
 
 

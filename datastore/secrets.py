@@ -22,6 +22,7 @@ from datastore.clock import stamp
 from datastore.errors import DatastoreError, NotFound
 from datastore.key_file import derive, load_or_make
 from datastore.layout import Layout
+from datastore.regular_file import read_bytes
 
 VALUE_MAX_BYTES = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -67,7 +68,7 @@ class Secrets:
         """The plain value; NotFound, or InvalidSecret if it was sealed with another key."""
         path = self._path(vault, key)
         try:
-            document = json.loads(path.read_bytes())
+            document = json.loads(read_bytes(path))
             data = base64.b64decode(document["sealed"])
         except FileNotFoundError:
             raise NotFound(f"vault '{vault}' has no secret '{key}'") from None

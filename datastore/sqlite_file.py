@@ -11,6 +11,8 @@ from typing import Any
 
 import pydantic_core
 
+from datastore.regular_file import oddity
+
 ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
 of many took as long as the event loop had work."""
@@ -62,7 +64,7 @@ def make_room_in_wal(path: Path, size: int) -> None:
     Only for the one who writes to the database, between two transactions. OSError when the disk
     has no such room; the file is then as it was.
     """
-    handle = os.open(wal_path(path), os.O_WRONLY)
+    handle = os.open(wal_path(path), os.O_WRONLY | os.O_NONBLOCK)
     try:
         before = os.fstat(handle).st_size
         if before >= size:
@@ -83,6 +85,13 @@ def make_room_in_wal(path: Path, size: int) -> None:
 
 def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
     """The database at `path` for reading alone, also on a disk that takes no writes at all."""
+    for file in (path, wal_path(path)):
+        # SQLite would open a pipe, and wait.
+        odd = oddity(file)
+        if odd is not None:
+            error = sqlite3.DatabaseError(odd)
+            error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+            raise error
     uri = path.resolve().as_uri()
     db = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=timeout_s)
     try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
+from datastore.regular_file import read_bytes
 from swamp.dialling import fits_header, is_host
 from swamp.tls import client_context, untrusted
 
@@ -339,7 +340,7 @@ def _holder(lock: Path) -> int | None:
     The lock itself is not tried: even for an instant that could refuse a server that is starting.
     """
     try:
-        holder = int(json.loads(lock.read_bytes())["pid"])
+        holder = int(json.loads(read_bytes(lock))["pid"])
         with suppress(PermissionError):  # It is there, and belongs to somebody else.
             os.kill(holder, 0)
     except (OSError, ValueError, KeyError, TypeError):

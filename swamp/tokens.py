@@ -24,6 +24,7 @@ from datastore.kinds import TOKENS, TokenSpec
 from datastore.layout import Layout
 from datastore.plain_values import INT_MAX
 from datastore.record import API_VERSION, NAME_MAX_BYTES, Kind, is_record_name
+from datastore.regular_file import read_bytes
 from datastore.store import Store
 from datastore.yaml_edit import new_file, set_field
 
@@ -150,12 +151,14 @@ def create_file(file: DesiredToken, spec: dict[str, Any], comment: str) -> None:
 def say_revoked(file: DesiredToken) -> None:
     """Set `revoked: true` in the file, keeping all else; without a file nothing is done. Blocks.
 
-    A file that does not parse stays as it is: its problem is shown where all such are, and the
-    token is revoked whatever the file says.
+    A file that does not parse, or is none, stays as it is: its problem is shown where all such
+    are, and the token is revoked whatever the file says.
     """
     with suppress(FileNotFoundError, InvalidFile, UnicodeDecodeError):
         for _ in range(SWAP_ATTEMPTS):
-            before = file.path.read_bytes()
+            if files.stat_of(file.path) is None:
+                return
+            before = read_bytes(file.path)
             after = set_field(before.decode(), ("spec", "revoked"), True, file.shown)
             if files.swap_if_unchanged(file.path, after.encode(), before):
                 return

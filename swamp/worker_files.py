@@ -14,6 +14,7 @@ from datastore import files
 from datastore.errors import InvalidFile
 from datastore.kinds import WORKERS
 from datastore.layout import Layout
+from datastore.regular_file import read_bytes
 from datastore.store import Store
 from datastore.yaml_edit import new_file
 from datastore.yaml_loader import load
@@ -41,7 +42,7 @@ async def forget(store: Store, layout: Layout, name: str) -> dict[str, Any]:
 def _take_back(layout: Layout, name: str) -> str | None:
     """Remove the file if commands wrote all of it, else say what stays. Blocks."""
     path = layout.desired(WORKERS.folder) / f"{name}.yaml"
-    data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+    data = read_bytes(path) if files.stat_of(path) is not None else b""
     if data and _is_of_commands(data) and files.remove_if_unchanged(path, data):
         return None
     return what_stays(layout, name)
@@ -50,9 +51,9 @@ def _take_back(layout: Layout, name: str) -> str | None:
 def what_stays(layout: Layout, name: str) -> str | None:
     """What the file does to a worker that enrolls by this name; None without a file. Blocks."""
     path = layout.desired(WORKERS.folder) / f"{name}.yaml"
-    if not path.exists():
+    if files.stat_of(path) is None:
         return None
-    return f"{layout.shown(path)} stays, a person wrote in it: {_effect(path.read_bytes())}"
+    return f"{layout.shown(path)} stays, a person wrote in it: {_effect(read_bytes(path))}"
 
 
 def _effect(data: bytes) -> str:

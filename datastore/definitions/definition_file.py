@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import re
-import stat as modes
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,6 +22,7 @@ from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import InvalidFile
 from datastore.files import Edition, edition_in
 from datastore.index import DefinitionRow
+from datastore.regular_file import odd_mode, oddity
 from datastore.sqlite_file import to_json
 from datastore.yaml_loader import load
 
@@ -140,7 +140,7 @@ def look(
         stat = edition_in(status)
         if seen is not None and seen.stat == stat:
             return seen
-        odd = _odd(status.st_mode)
+        odd = odd_mode(status.st_mode)
         data = b"" if odd else _read(path, stat.size)
     except (FileNotFoundError, NotADirectoryError):
         odd = oddity(path)
@@ -159,26 +159,6 @@ def look(
     if seen is not None and seen.digest == digest:
         return seen._replace(stat=trusted)
     return _parsed(data, shown_path, DefinitionFile(kind, trusted, digest), seen)
-
-
-def oddity(path: str | Path) -> str | None:
-    """Why what is at a path cannot be read as a file; None for a file, and where nothing is.
-
-    Reading a pipe would wait for ever.
-    """
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return "is a link to what is not there" if os.path.islink(path) else None
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return _odd(mode)
-
-
-def _odd(mode: int) -> str | None:
-    if modes.S_ISDIR(mode):
-        return "is a folder, expected a file"
-    return None if modes.S_ISREG(mode) else "is no regular file"
 
 
 def _read(path: str, size: int) -> bytes:

@@ -70,8 +70,10 @@ def _definitions(folder: Path) -> list[str]:
 
 
 def _name_in(path: Path) -> str | None:
+    from datastore.regular_file import open_to_read
+
     try:
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             found = _NAME.search(file.read(HEAD_BYTES))
     except OSError:
         return None

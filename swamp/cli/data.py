@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datastore.errors import NotFound
+from datastore.regular_file import open_to_read
 from swamp.cli.command import Help, command, group
 from swamp.cli.completion import model_names
 from swamp.cli.console import Console
@@ -215,7 +216,7 @@ def _document(files: OutputFiles, stored: StoredOutput) -> dict[str, Any]:
 
 
 def _print_raw(files: OutputFiles, stored: StoredOutput) -> None:
-    with files.raw(stored).open("rb") as file:
+    with open_to_read(files.raw(stored)) as file:
         while data := file.read(1 << 20):
             sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

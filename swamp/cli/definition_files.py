@@ -44,7 +44,7 @@ class Looked:
 
 def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
     """Every definition file below the folder, by path; none is skipped for being broken."""
-    from datastore.definitions.definition_file import oddity
+    from datastore.regular_file import oddity, read_bytes
     from datastore.yaml_loader import load
 
     for path in sorted(folder.rglob("*.yaml")):
@@ -58,7 +58,7 @@ def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
             odd = oddity(path)
             if odd is not None:
                 raise InvalidFile(shown, odd)
-            yield Looked(shown, load(path.read_bytes(), shown))
+            yield Looked(shown, load(read_bytes(path), shown))
         except InvalidFile as problem:
             yield Looked(shown, None, problem)
         except OSError as error:

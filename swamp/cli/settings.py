@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from datastore.errors import InvalidFile
 from datastore.layout import Layout
+from datastore.regular_file import read_bytes
 from datastore.yaml_loader import Document, load
 from swamp.cli.durations import parse_duration
 from swamp.limits import COUNT_MOST
@@ -101,7 +102,7 @@ class _Section:
 
 def _section(layout: Layout, name: str, keys: tuple[str, ...]) -> _Section:
     path = layout.shown(layout.marker)
-    document = load(layout.marker.read_bytes(), path)
+    document = load(read_bytes(layout.marker), path)
     for key in document.value:
         if key not in _TOP_KEYS:
             problem = f"unknown key '{key}'; keys: {', '.join(_TOP_KEYS)}"

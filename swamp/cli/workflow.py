@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from datastore.regular_file import read_bytes
 from swamp.cli.command import Help, Server, command, group
 from swamp.cli.completion import workflow_names
 from swamp.cli.console import Console
@@ -77,7 +78,7 @@ def show(console: Console, name: Name) -> None:
     if file.document is None:
         assert file.problem is not None
         raise file.problem
-    text = (layout.root / file.path).read_text(encoding="utf-8")
+    text = read_bytes(layout.root / file.path).decode()
     lines = [f"# {file.path}", *text.splitlines()]
     console.show({**file.document.value, "path": file.path}, lines)
     if remark is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from record_samples import run, worker
 
+from datastore import private_folder
 from datastore.clock import SystemClock
 from datastore.engine import OpenedEngine, open_store
 from datastore.errors import RepositoryLocked
@@ -159,7 +160,7 @@ async def test_that_no_file_can_be_opened_is_told_as_that(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", refuse)
+        patched.setattr(private_folder, "read_bytes", refuse)
         await served.until(lambda: bool(caplog.messages))
     assert caplog.messages[0].startswith(".swamp/ cannot be looked at: ")
     await served.until(lambda: len(caplog.messages) > 1)

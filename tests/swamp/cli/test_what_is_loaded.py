@@ -33,7 +33,7 @@ def test_a_list_of_a_server_loads_no_models(repo: Layout, server: Any) -> None:
     assert [name for name in (*NEVER, "sqlite3", "controllers") if name in names] == []
     assert of(names, "datastore") == {
         "datastore", "datastore.clock", "datastore.errors", "datastore.layout", "datastore.marker",
-        "datastore.unicode_text",
+        "datastore.regular_file", "datastore.unicode_text",
     }  # fmt: skip
 
 
