@@ -64,9 +64,15 @@ def cut_short(check: str, reason: str) -> Finding:
 def people_files(layout: Layout) -> list[InvalidFile]:
     """The files of people that are not in force as they stand."""
     catalog, desired = Catalog(layout.root), DesiredTree(layout)
-    catalog.scan()
-    desired.scan()
-    return [*desired.problems(), *catalog.problems()]
+    found = []
+    for look in (desired.scan, catalog.scan):
+        try:
+            look()
+        except OSError as error:
+            # What the others hold is told all the same.
+            path = Path(error.filename) if error.filename else layout.root
+            found.append(InvalidFile(layout.shown(path), f"cannot be read: {error.strerror}"))
+    return [*found, *desired.problems(), *catalog.problems()]
 
 
 def of_problem(problem: str) -> Finding:

@@ -9,6 +9,7 @@ a thread and hand the changes to the store.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -171,7 +172,11 @@ class DesiredTree:
         """Stat every file; answers those that are new, other or gone since the last look."""
         found: list[Path] = []
         for folder in self._seen:
-            there = files.editions(folder, pause)
+            try:
+                there = files.editions(folder, pause)
+            except OSError:
+                # A problem of its own, see `strays`. Nobody knows that anything changed in it.
+                continue
             with self._lock:
                 seen = dict(self._seen[folder])
             for name, stat in there.items():
@@ -197,7 +202,7 @@ class DesiredTree:
             if kind is None or path.suffix != ".yaml":
                 strange = True
                 continue
-            strange |= path in self._strays or path.is_symlink() or path.is_dir()
+            strange |= path in self._strays or os.path.islink(path) or os.path.isdir(path)
             with self._lock:
                 if self._look(kind, path):
                     changes.append(DesiredChange(kind, path.stem))
@@ -235,9 +240,12 @@ class DesiredTree:
 
     def _look(self, kind: Kind[Any, Any], path: Path) -> bool:
         """Bring memory up to date with one file; whether what it asks for is other now."""
-        stat = files.edition_of(path)
         folder = self._seen[path.parent]
         seen = folder.get(path)
+        try:
+            stat = files.edition_of(path)
+        except OSError as error:
+            return self._take_unreadable(path, error)
         if stat is not None and seen is not None and seen.stat == stat:
             return False
         looked_at_ns = int(self._clock.now().timestamp() * 1e9)
@@ -246,9 +254,7 @@ class DesiredTree:
         except FileNotFoundError:
             data = None
         except OSError as error:
-            reason = f"cannot be read: {error.strerror or error}"
-            folder[path] = _Seen(None, "")
-            return self._take_problem(path, InvalidFile(self._layout.shown(path), reason))
+            return self._take_unreadable(path, error)
         if stat is None or data is None:
             return self._forget(path)
         settled = looked_at_ns - stat.ctime_ns > _RACY_NS
@@ -262,6 +268,11 @@ class DesiredTree:
             return self._take_problem(path, problem)
         self._problems.pop(path, None)
         return True
+
+    def _take_unreadable(self, path: Path, error: OSError) -> bool:
+        self._seen[path.parent][path] = _Seen(None, "")
+        reason = f"cannot be read: {error.strerror or error}"
+        return self._take_problem(path, InvalidFile(self._layout.shown(path), reason))
 
     def _take_problem(self, path: Path, problem: InvalidFile) -> bool:
         self._problems[path] = problem

@@ -8,8 +8,7 @@ folders, and stats only what is a stray.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
 from datastore.courtesy import Pause, no_pause
@@ -19,34 +18,48 @@ from datastore.kinds import KINDS
 from datastore.layout import Layout
 from datastore.unicode_text import is_unicode
 
+_Why = Callable[[os.DirEntry[str]], str | None]
+
 
 def strays(layout: Layout, pause: Pause = no_pause) -> dict[Path, InvalidFile]:
     """Every stray, by path."""
-    found: dict[Path, str] = {}
-    for entry in _entries(layout.desired("")):
-        reason = _outside(entry)
-        if reason is not None:
-            found[Path(entry.path)] = reason
+    found = dict(_found_in(layout.desired(""), _outside, pause))
     for kind in KINDS:
-        for entry in _entries(layout.desired(kind)):
-            pause()
-            reason = _inside(entry)
-            if reason is not None:
-                found[Path(entry.path)] = reason
+        # Of a folder that is none, that is said rather than what it led to.
+        found = dict(_found_in(layout.desired(kind), _inside, pause)) | found
     return {path: InvalidFile(layout.shown(path), reason) for path, reason in found.items()}
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith(".") and not entry.name.endswith("~"):
-                yield entry
+def _found_in(folder: Path, why: _Why, pause: Pause) -> Iterator[tuple[Path, str]]:
+    """Each stray in a folder with its reason; the folder itself where it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [one for one in entries if not one.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        yield folder, f"cannot be listed: {error.strerror}; what was asked for stays in force"
+        return
+    for entry in names:
+        pause()
+        if entry.name.endswith("~"):
+            continue
+        try:
+            reason = why(entry)
+        except OSError as error:
+            reason = f"cannot be looked at: {error.strerror}; remove it"
+        if reason is not None:
+            yield Path(entry.path), reason
 
 
 def _outside(entry: os.DirEntry[str]) -> str | None:
     """Of what lies beside the folders of the kinds."""
     if entry.name in KINDS:
-        return None
+        if os.path.isdir(entry.path):
+            return None
+        return "is no folder, and has to be one: move it away, the server makes the folder anew"
+    if entry.is_symlink() and (nowhere := _leads_nowhere(entry)):
+        return f"is a link, and links are not read ({nowhere}): remove it"
     if entry.is_dir():
         advice = did_you_mean(entry.name, KINDS) or f"kinds are {', '.join(KINDS)}"
         return f"is the folder of no kind, nothing in it is read: {advice}"
@@ -62,7 +75,7 @@ def _inside(entry: os.DirEntry[str]) -> str | None:
     if entry.is_dir(follow_symlinks=False):
         return "is a folder, and only files of the folder above are read: move its files there"
     if entry.is_symlink():
-        if _is_yaml(entry.name) or entry.is_dir():
+        if _is_yaml(entry.name) or _leads_nowhere(entry) or entry.is_dir():
             return "is a link, and links are not read: put the file itself here"
         return None
     if not _is_yaml(entry.name):
@@ -75,6 +88,17 @@ def _inside(entry: os.DirEntry[str]) -> str | None:
     if os.path.lexists(Path(entry.path).with_name(right)):
         return f"is not read, {right} beside it is: keep one of the two, under that name"
     return f"is not read, as its name does not end in .yaml: rename it to {right}"
+
+
+def _leads_nowhere(link: os.DirEntry[str]) -> str | None:
+    """Why nobody can follow the link; None where somebody can, and where nothing is there."""
+    try:
+        link.stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def _is_yaml(name: str) -> bool:

@@ -88,6 +88,8 @@ class FileWatch:
         self._no_folders = Trouble("folders of the repository cannot be made", log)
         self._no_guard = Trouble("folders that are watched cannot be looked at", log)
         self._no_look = Trouble("files of the repository cannot be looked at", log)
+        # Of its own: a file that can be looked at says nothing of those that cannot.
+        self._no_rescan = Trouble("not all files of the repository can be looked at", log)
         self._no_events = Trouble("file events are not available, the rescan goes on", log)
         self.findings = Counter(
             About(
@@ -218,12 +220,29 @@ class FileWatch:
         """Look at everything by stat; what the disk refuses is left to the next time."""
         with self._no_folders.caught():
             await asyncio.to_thread(create_folders, self._layout)
-        with self._no_look.caught():
-            await self._look_at_desired(await beside_the_loop(self._desired.changed))
-            await beside_the_loop(self._catalog.scan)
-            self._tell_put_back(await beside_the_loop(self._observed.rescan))
-            await beside_the_loop(self._catalog.keep)
+        refused: Exception | None = None
+        for look in (self._rescan_desired, self._rescan_definitions, self._rescan_observed):
+            try:
+                await look()
+            except OF_THE_DISK as error:
+                # What one of them cannot read hides nothing of what the others can.
+                refused = refused or error
+        if refused is not None:
+            self._no_rescan.found(refused)
+        else:
+            self._no_rescan.over()
+            self._no_look.over()
         self._problems_changed.set()
+
+    async def _rescan_desired(self) -> None:
+        await self._look_at_desired(await beside_the_loop(self._desired.changed))
+
+    async def _rescan_definitions(self) -> None:
+        await beside_the_loop(self._catalog.scan)
+        await beside_the_loop(self._catalog.keep)
+
+    async def _rescan_observed(self) -> None:
+        self._tell_put_back(await beside_the_loop(self._observed.rescan))
 
     async def _guard_for_ever(self) -> None:
         """Make folders that were removed again, and watch those that are others by now."""
@@ -271,7 +290,7 @@ class FileWatch:
     @property
     def trouble(self) -> str | None:
         """Why folders or files cannot be followed just now; None while all is well."""
-        found = (self._no_folders, self._no_guard, self._no_look)
+        found = (self._no_folders, self._no_guard, self._no_look, self._no_rescan)
         return next((one.reason for one in found if one.reason is not None), None)
 
     def problems(self) -> list[InvalidFile]:

@@ -206,7 +206,7 @@ class Catalog:
         Editors and `sed -i` make files of other names beside each that they save.
         """
         misnamed = path.suffix != ".yaml" and path.suffix.lower() in (".yaml", ".yml")
-        return misnamed or path.is_dir() or self._views[kind].has_below(shown_path)
+        return misnamed or os.path.isdir(path) or self._views[kind].has_below(shown_path)
 
     def _gone_last(self, paths: Iterable[str]) -> list[str]:
         """What moved is to be found in its new place before it is missed in its old one."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -232,6 +233,72 @@ def test_what_lies_there_and_is_not_read_is_told_until_it_is_gone(
     tree.refresh([folder / "a.yaml"])
     assert asked(tree, name="a") is None
     assert any(problem.path.endswith("workers/a.yaml") for problem in tree.problems())
+
+
+@pytest.mark.parametrize("folder", ["", "workers"])
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("loop", "Too many levels of symbolic links"),
+        ("n" * 300, "File name too long"),
+        ("w1.yaml/x", "Not a directory"),
+    ],
+)
+def test_a_link_that_nobody_can_follow_is_one_problem(
+    layout: Layout, tree: DesiredTree, folder: str, target: str, words: str
+) -> None:
+    (layout.desired(folder) / "w1.yaml").write_text("spec: {note: x}")
+    save(layout, "tokens", "spec: {note: x}", name="t1")
+    link = layout.desired(folder) / "loop"
+    link.symlink_to(target)
+    assert [change.name for change in tree.scan() if change.kind is TOKENS] == ["t1"]
+    told = [problem for problem in tree.problems() if problem.path.endswith("/loop")]
+    assert len(told) == 1
+    assert "is a link" in told[0].problem
+    assert folder or words in told[0].problem
+    link.unlink()
+    tree.refresh([link])
+    assert not any(problem.path.endswith("/loop") for problem in tree.problems())
+
+
+@pytest.mark.parametrize("target", ["loop.yaml", "n" * 300])
+def test_such_a_link_in_the_place_of_a_file_too(
+    layout: Layout, tree: DesiredTree, target: str
+) -> None:
+    link = layout.desired("workers") / "loop.yaml"
+    link.symlink_to(target)
+    assert tree.refresh([link, Path(f"{link}/below.yaml")]) == [] == tree.scan()
+    assert [problem.path for problem in tree.problems()] == ["datastore/desired/workers/loop.yaml"]
+
+
+def test_a_folder_that_cannot_be_listed_hides_nothing_of_the_others(
+    layout: Layout,
+    tree: DesiredTree,
+    permission_bits: Callable[[], AbstractContextManager[None]],
+) -> None:
+    path = save(layout, "workers", "spec: {note: x}")
+    tree.scan()
+    path.parent.chmod(0)
+    save(layout, "tokens", "spec: {note: x}", name="t1")
+    try:
+        with permission_bits():
+            assert [change.name for change in tree.scan()] == ["t1"]
+            assert tree.refresh([path]) == []
+    finally:
+        path.parent.chmod(0o755)
+    assert asked(tree) == {"note": "x"}, "what it asked for stays in force"
+    told = {problem.path: problem.problem for problem in tree.problems()}
+    assert "cannot be listed: Permission denied" in told["datastore/desired/workers"]
+    tree.scan()
+    assert tree.problems() == [] and asked(tree) == {"note": "x"}
+
+
+def test_a_kind_whose_folder_is_none_is_told(layout: Layout, tree: DesiredTree) -> None:
+    shutil.rmtree(layout.desired("workers"))
+    layout.desired("workers").symlink_to("workers")
+    tree.scan()
+    assert [problem.path for problem in tree.problems()] == ["datastore/desired/workers"]
+    assert "is no folder" in tree.problems()[0].problem
 
 
 def test_names_that_differ_in_case_are_two_records(layout: Layout, tree: DesiredTree) -> None:

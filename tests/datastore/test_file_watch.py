@@ -321,3 +321,40 @@ async def test_a_disk_that_cannot_be_read_ends_no_rescan(
         repo.save("w1", "spec: {note: one}")
         await repo.soon(lambda: repo.note("w1") == "one")
         await repo.soon(lambda: repo.watch.trouble is None)
+
+
+async def test_what_cannot_be_looked_at_hides_nothing_of_the_rest(tmp_path: Path) -> None:
+    """A link that leads to itself stopped all looks, and the trouble came and went."""
+    async with watched(tmp_path, events=False) as repo:
+        (repo.layout.desired("") / "loop").symlink_to("loop")
+        (repo.layout.desired("workers") / "loop").symlink_to("loop")
+        (repo.layout.models / "broken.yaml").write_text("name: [")
+        repo.save("w1", "spec: {note: one}")
+        await repo.watch.rescan()
+        assert repo.note("w1") == "one"
+        assert {problem.path for problem in repo.watch.problems()} == {
+            "datastore/desired/loop",
+            "datastore/desired/workers/loop",
+            "models/broken.yaml",
+        }
+        assert repo.watch.trouble is None
+
+
+async def test_one_look_that_is_refused_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watched(tmp_path, events=False) as repo:
+
+        def refused(pause: Pause) -> list[Path]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), "desired")
+
+        (repo.layout.models / "broken.yaml").write_text("name: [")
+        monkeypatch.setattr(repo.watch._desired, "changed", refused)
+        await repo.watch.rescan()
+        assert [problem.path for problem in repo.watch.problems()] == ["models/broken.yaml"]
+        assert "desired: Input/output error" in str(repo.watch.trouble)
+        await repo.watch._look_at([str(repo.layout.models / "broken.yaml")])
+        assert repo.watch.trouble is not None, "what can be looked at says nothing of the rest"
+        monkeypatch.undo()
+        await repo.watch.rescan()
+        assert repo.watch.trouble is None
