@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datastore import files
+from datastore import way_out as ways
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
 from datastore.errors import InvalidFile
@@ -57,8 +58,8 @@ class Finding:
 
 def cut_short(check: str, reason: str) -> Finding:
     """Something that could not be looked at to its end."""
-    way_out = "mend it, e.g. move it away where it is no folder, then look again"
-    return Finding("error", check, f"the look ended early: {reason}", way_out)
+    what = f"the look ended early: {reason}"
+    return Finding("error", check, what, f"{ways.way_out(reason)}, then look again")
 
 
 def people_files(layout: Layout) -> list[InvalidFile]:

@@ -108,12 +108,13 @@ def _versions(health: dict[str, Any] | None) -> Iterator[Finding]:
 
 def _server(health: dict[str, Any] | None) -> Iterator[Finding]:
     from datastore.checkup import Finding
+    from datastore.way_out import way_out
 
     if health is None:
         yield Finding("ok", "server", "none runs here")
     elif health["degraded"]:
-        way_out = "make room or mend the disk; the server goes on by itself, nothing is lost"
-        yield Finding("error", "server", f"degraded: {health['degraded']}", way_out)
+        then = f"{way_out(health['degraded'])}; the server goes on by itself then, nothing is lost"
+        yield Finding("error", "server", f"degraded: {health['degraded']}", then)
     else:
         yield Finding("ok", "server", "it answers and takes writes")
 

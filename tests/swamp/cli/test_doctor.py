@@ -1,5 +1,6 @@
 """`swamp doctor` finds what is wrong, names the way out, and changes nothing."""
 
+import errno
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from datastore import checkup, checkup_disk
+from datastore.desired import DesiredTree
 from datastore.engine import open_engine
 from datastore.kinds import KINDS, PENDING, RUNS
 from datastore.layout import Layout
@@ -344,6 +346,43 @@ def test_a_running_server_is_asked(opened: Layout, swamp: Any, server: Any) -> N
         ("warning", "versions", "the server is swamp 0.0.1, this command 0.1.0"),
         ("error", "server", "degraded: full"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "way"),
+    [
+        ("the journal cannot be written: [Errno 28] the disk is full", "make room on the disk"),
+        (f"desired/x: {os.strerror(errno.ELOOP)}", "move away what stands there"),
+        (f"models/a: {os.strerror(errno.EACCES)}", "let the user who runs swamp read"),
+        (f"desired: {os.strerror(errno.EROFS)}", "mount the disk writable"),
+        (f"x: {os.strerror(errno.EMFILE)}", "ulimit -n"),
+        ("x: Input/output error", "mend what it names"),
+    ],
+)
+def test_the_way_out_fits_what_the_server_says(
+    opened: Layout, swamp: Any, server: Any, reason: str, way: str
+) -> None:
+    """Regression: a link that led to itself was to be mended by making room."""
+    server.answers["GET", "/health"] = (200, {**HEALTH, "degraded": reason})
+    server.answers["GET", "/api/v1/problems"] = (200, [])
+    (found,) = [one for one in swamp("doctor", "--json").json["findings"] if one["level"] != "ok"]
+    assert way in found["wayOut"]
+    assert ("room" in found["wayOut"]) == ("full" in reason)
+
+
+def test_a_place_that_cannot_be_looked_at_hides_no_problem(
+    opened: Layout, swamp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the files were said to be in force as they stand."""
+
+    def refused(tree: DesiredTree) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(opened.desired("")))
+
+    monkeypatch.setattr(DesiredTree, "scan", refused)
+    (opened.workflows / "bad.yaml").write_text("a: [")
+    told = [message for _, check, message in wrong(swamp("doctor", "--json")) if check == "files"]
+    assert told[0] == "datastore/desired: cannot be read: Permission denied"
+    assert told[1].startswith("workflows/bad.yaml:")
 
 
 def test_a_copied_repository_is_one_line(opened: Layout, swamp: Any, tmp_path: Path) -> None:
