@@ -16,6 +16,7 @@ from datastore.checkup import Finding, Level
 from datastore.kinds import KINDS
 from datastore.layout import Layout
 from datastore.lock import lock_holder
+from datastore.regular_file import oddity
 from datastore.sqlite_file import is_broken, open_to_read, wal_path
 
 SQLITE_VERSION = sqlite3.sqlite_version
@@ -128,13 +129,24 @@ def _why_closed(folders: list[Path]) -> str:
 
 
 def is_held(layout: Layout) -> bool:
-    """Whether a process holds the repository, also one that does not answer yet or any more."""
+    """Whether a process holds the repository, also one that does not answer yet or any more.
+
+    Where the lock is no file nobody can tell: then one may.
+    """
+    if oddity(layout.lock) is not None:
+        return True
     holder = lock_holder(layout)
     return holder is not None and holder.held
 
 
 def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
     """Who holds the repository; `answers`: whether somebody does on its socket."""
+    odd = oddity(layout.lock)
+    if odd is not None:
+        what = f"{layout.shown(layout.lock)} {odd}: nobody can tell who holds the repository"
+        way_out = "move it away; a server that runs writes it again within a second"
+        yield Finding("error", "lock", what, way_out)
+        return
     holder = lock_holder(layout)
     if holder is None or not holder.held:
         before = f"; pid {holder.pid}, which held it, was killed" if holder is not None else ""

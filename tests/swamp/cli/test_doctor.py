@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,27 @@ def test_the_lock_and_what_a_killed_server_left(opened: Layout, swamp: Any) -> N
     assert (level, check) == ("warning", "lock")
     assert message.startswith(f"held by pid {os.getpid()} since ")
     assert "does not answer" in message
+
+
+@pytest.mark.parametrize(
+    ("put", "odd"),
+    [
+        (Path.mkdir, "is a folder, expected a file"),
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to(path), "cannot be read: Too many levels of symbolic links"),
+    ],
+)
+def test_a_lock_that_is_no_file_tells_nothing_of_who_holds_it(
+    opened: Layout, swamp: Any, put: Callable[[Path], None], odd: str
+) -> None:
+    """Regression: nobody was said to hold the repository, while a server ran."""
+    opened.lock.unlink(missing_ok=True)
+    put(opened.lock)
+    result = swamp("doctor", "--json")
+    what = f".swamp/lock {odd}: nobody can tell who holds the repository"
+    assert ("error", "lock", what) in wrong(result)
+    assert "nobody holds" not in result.out
+    assert result.code == 1
 
 
 def test_what_others_could_read(opened: Layout, swamp: Any) -> None:
