@@ -57,6 +57,11 @@ class PrivateFolder:
         finally:
             self._folders.release()
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the folder is not as it should be just now; None while all is well."""
+        return self._refused.reason or self._unseen.reason
+
     async def _look(self) -> None:
         try:
             lost, restored = await asyncio.to_thread(self._restore)

@@ -78,14 +78,13 @@ class Api:
 
     async def health(self, request: web.Request) -> web.Response:
         served = self._served
-        journal, files = self._store.trouble, served.files_trouble()
         keep = served.manager.retention.keep
         body = {
-            "status": "ok" if journal is None and files is None else "degraded",
+            "status": "ok" if served.degraded is None else "degraded",
             "version": __version__,
             "protocol": PROTOCOL_VERSION,
-            "degraded": journal or files,
-            "takesWork": journal is None and served.only_run is None,
+            "degraded": served.degraded,
+            "takesWork": self._store.trouble is None and served.only_run is None,
             "problems": len(served.problems()),
             "retention": {"keepRuns": keep.runs, "keepForS": keep.for_s},
         }

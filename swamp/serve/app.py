@@ -79,7 +79,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 waiting_most=min(WAITING_MOST, room),
             )
             admin = application(api, root, admin=True)
-            async with on_socket(lock.layout, admin), reception.open():
+            async with on_socket(lock.layout, admin, served.own_socket), reception.open():
                 report(_listening(options, door.listener.getsockname()[1]))
                 await stop.wait()
                 report({"status": "stopping"})

@@ -104,15 +104,18 @@ def application(
 
 
 @contextlib.asynccontextmanager
-async def on_socket(layout: Layout, runner: web.AppRunner) -> AsyncIterator[None]:
-    """Answer on the repository's socket meanwhile. Only with the repository's lock held."""
+async def on_socket(layout: Layout, runner: web.AppRunner, refused: Trouble) -> AsyncIterator[None]:
+    """Answer on the repository's socket meanwhile. Only with the repository's lock held.
+
+    `refused` is told while the file is gone and cannot be made again.
+    """
     await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:
             with contextlib.ExitStack() as listening:
                 own = _OwnSocket(layout.socket, runner, group, listening)
                 await own.listen()
-                keeper = group.create_task(own.keep())
+                keeper = group.create_task(own.keep(refused))
                 yield
             keeper.cancel()
     finally:
@@ -142,9 +145,8 @@ class _OwnSocket:
         self._listening.enter_context(bound)
         self._listening.enter_context(Accepting(bound, self._take).open())
 
-    async def keep(self) -> None:
+    async def keep(self, refused: Trouble) -> None:
         """Listen again when the file was removed, say by `git clean -fdx`."""
-        refused = Trouble(f"{self._path.name} cannot be listened on", log)
         while True:
             await asyncio.sleep(LOOK_S)
             with refused.caught():

@@ -51,7 +51,7 @@ class Metrics:
         """Every instrument with its values."""
         served = self._served
         slots, workers = await self._fleet()
-        degraded = self._store.trouble or served.files_trouble()
+        degraded = served.degraded
         return [
             Gauge(
                 About(

@@ -202,6 +202,7 @@ class Orchestrator:
         data.bind(manager.leases, secrets.scan)
         runner.bind(manager.runs.local_ended)
         manager.runs.tell_again(untold)
+        private = PrivateFolder(layout, self._lock, engine, events)
         served = Served(
             layout=layout,
             store=store,
@@ -215,12 +216,13 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=lambda: engine.observed.trouble or watch.trouble or events.trouble,
+            files_trouble=lambda: (
+                engine.observed.trouble or private.trouble or watch.trouble or events.trouble
+            ),
             measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,
         )
-        private = PrivateFolder(layout, self._lock, engine, events)
 
         def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
             yield watch.run()

@@ -98,6 +98,7 @@ class OwnRun:
         if self._stop.is_set():
             return
         await start_run(served, self._request, self.id)
-        async with on_socket(self._layout, application(api, api.health, admin=True)):
+        admin = application(api, api.health, admin=True)
+        async with on_socket(self._layout, admin, served.own_socket):
             self._started.set_result(None)
             await self._stop.wait()

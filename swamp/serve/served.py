@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +17,13 @@ from datastore.layout import Layout
 from datastore.meter import Instrument
 from datastore.record import Kind
 from datastore.store import Store
+from datastore.trouble import Trouble
 from swamp.protocol import FromWorker
 from swamp.serve.aside import Aside
 from swamp.serve.data_plane import DataPlane
 from swamp.serve.death_reports import DeathReports
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,17 @@ class Served:
     """What the server and its parts have counted and timed."""
     received: Callable[[FromWorker], None] = lambda frame: None
     """Told of each frame that comes from a worker."""
+    own_socket: Trouble = field(
+        default_factory=lambda: Trouble("serve.sock cannot be listened on", log)
+    )
+    """What keeps the server from the repository's socket just now."""
     only_run: str | None = None
     """The one run of a process that takes on no other."""
+
+    @property
+    def degraded(self) -> str | None:
+        """Why not all is well just now; what the journal is refused is the worst."""
+        return self.store.trouble or self.files_trouble() or self.own_socket.reason
 
     @cached_property
     def aside(self) -> Aside:

@@ -147,8 +147,10 @@ async def test_a_lock_that_another_process_took_is_told_and_taken_when_free(
     other = RepositoryLock(served.layout).acquire()
     await asyncio.sleep(1.2)
     assert len(caplog.messages) == 1 and "cannot be restored yet" in caplog.text
+    assert "cannot be restored yet" in str(served.private.trouble)
     other.release()
     await asyncio.sleep(0.7)
+    assert served.private.trouble is None
     with pytest.raises(RepositoryLocked):
         RepositoryLock(served.layout).acquire()
 

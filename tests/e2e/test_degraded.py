@@ -238,3 +238,30 @@ def test_a_disk_that_becomes_read_only_ends_no_server(repo: Repo) -> None:
     repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
     assert server.terminate() == 0
     assert "Traceback" not in server.log()
+
+
+def test_a_private_folder_that_is_none_shows_in_health(repo: Repo) -> None:
+    """Regression: the log told that nothing could be restored, and health said ok."""
+    server = repo.serve()
+    private, away = repo.path / ".swamp", repo.base / "away"
+    private.rename(away)
+    private.write_text("x")
+    said = "what was removed from .swamp/ cannot be restored yet"
+    repo.until(lambda: said in (asked(repo, "/health")[2]["degraded"] or ""), said)
+    assert "swamp_degraded 1" in metrics(repo)
+    private.unlink()
+    away.rename(private)
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
+    assert server.terminate() == 0
+
+
+def test_a_socket_that_cannot_be_had_again_shows_in_health(repo: Repo) -> None:
+    server = repo.serve()
+    path = repo.path / ".swamp" / "serve.sock"
+    path.unlink()
+    path.mkdir()
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "degraded", "the server says so")
+    assert "serve.sock cannot be listened on" in asked(repo, "/health")[2]["degraded"]
+    path.rmdir()
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
+    assert server.terminate() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import resource
 import socket
@@ -16,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from datastore.layout import Layout
+from datastore.trouble import Trouble
 from swamp.serve import accepting
 from swamp.serve.accepting import Accepting
 from swamp.serve.listening import on_socket
@@ -88,7 +90,11 @@ async def test_the_repository_s_socket_does_as_well(
     monkeypatch.chdir(layout.private)  # The path may be too long for a socket.
     connector = aiohttp.UnixConnector(layout.socket.name)
     async with (
-        on_socket(layout, web.AppRunner(app, access_log=None, shutdown_timeout=0.1)),
+        on_socket(
+            layout,
+            web.AppRunner(app, access_log=None, shutdown_timeout=0.1),
+            Trouble("not listened on", logging.getLogger(__name__)),
+        ),
         aiohttp.ClientSession(connector=connector) as http,
     ):
         with socket.socket(socket.AF_UNIX) as early:
