@@ -51,6 +51,12 @@ def no_events(run: str, gone: Callable[[], None]) -> None:
     gone()
 
 
+async def all_set(events: Iterable[asyncio.Event]) -> None:
+    """Wait for each of them."""
+    for event in events:
+        await event.wait()
+
+
 def due_of_records(runs: Iterable[Run], keep: Keep, clock: Clock) -> list[str]:
     """As `Retention.due`, of records that no store holds: for those who only look."""
     return _due([_end_of(run) for run in runs if not run.live], keep, clock)
@@ -146,15 +152,21 @@ class Retention:
 
     async def remove(self, runs: Sequence[str]) -> None:
         """Remove those finished runs now; returns when their records have gone from memory."""
+        await all_set(await self.begin_to_remove(runs))
+
+    async def begin_to_remove(self, runs: Sequence[str]) -> list[asyncio.Event]:
+        """As `remove`, without waiting for the disk: each event says that a run's have gone."""
+        going = []
         wanted = set(runs)
         self._ended = [entry for entry in self._ended if entry[1] not in wanted]
         heapq.heapify(self._ended)
         for run in runs:
             gone = asyncio.Event()
             if await self._remove(run, gone.set):
-                await gone.wait()
+                going.append(gone)
             else:
                 self._note(run)
+        return going
 
     # -- removing --------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ def databases(layout: Layout) -> Iterator[Finding]:
         yield Finding(level, "databases", f"{shown} is whole, {_shown(size)}", behind)
 
 
-def room(layout: Layout) -> Finding:
-    """Free space and inodes."""
+def room(layout: Layout, *, is_served: bool) -> Finding:
+    """Free space and inodes. What prunes needs some room itself: that is no advice at the end."""
     found = os.statvfs(layout.root)
     free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     text = f"{_shown(free)} free of {_shown(size)}"
@@ -73,7 +73,13 @@ def room(layout: Layout) -> Finding:
         level = "error"
     elif free < _less(ROOM_WARNING_BYTES, size) or few_inodes:
         level = "warning"
-    way_out = "make room, e.g. with `swamp run prune`; a server goes on by itself then"
+    way_out = "make room, e.g. with `swamp run prune`"
+    if level == "error":
+        then = "the server goes on by itself then" if is_served else "then start the server again"
+        way_out = (
+            "remove what is no part of the repository, or take a larger disk: `swamp run prune`"
+            f" needs some room itself; {then}"
+        )
     return Finding(level, "disk", text, None if level == "ok" else way_out)
 
 

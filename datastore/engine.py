@@ -36,9 +36,10 @@ from datastore.record import Kind, Record
 from datastore.record_document import parse
 from datastore.record_file import read_record
 from datastore.replay import Change, Replay
-from datastore.sqlite_file import is_broken, to_json
+from datastore.sqlite_file import is_broken, is_full, to_json
 from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
+from datastore.trouble import shown
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +165,15 @@ def open_engine(
     DatastoreError when the journal cannot be read, or the disk takes neither journal nor index.
     """
     kinds = tuple(kinds)
-    engine = OpenedEngine(layout, kinds, for_long)
-    _Opening(layout, kinds, engine).run()
+    try:
+        engine = OpenedEngine(layout, kinds, for_long)
+        _Opening(layout, kinds, engine).run()
+    except (OSError, DatastoreError) as error:
+        if not is_full(layout.root):
+            raise
+        # SQLite calls that an I/O error.
+        reason = f"{shown(error)}: the disk is full, make room on it and try again"
+        raise DatastoreError(reason) from error
     return engine
 
 

@@ -78,7 +78,7 @@ def _looked_at(
         "leftovers": lambda: checkup.leftovers(layout),
         "databases": lambda: checkup_disk.databases(layout),
         "permissions": lambda: checkup_disk.permissions(layout),
-        "disk": lambda: [checkup_disk.room(layout)],
+        "disk": lambda: [checkup_disk.room(layout, is_served=is_served)],
     }
     for check, look in looks.items():
         try:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from aiohttp import web
 
-from controllers.retention import Keep
+from controllers.retention import Keep, all_set
 from controllers.run.telling import last_event
 from datastore.clock import stamp
 from datastore.courtesy import Pause, each, in_order
@@ -28,6 +28,7 @@ from swamp.serve.answers import (
     admin,
     done,
     refuse_if_degraded,
+    told,
     unless_degraded,
 )
 from swamp.serve.asks_api import AsksApi
@@ -236,10 +237,14 @@ class Api:
             raise ApiError(400, "bad_request", "say keepRuns, keepForS or both")
         retention = self._served.manager.retention
         due = await retention.due(Keep(runs, for_s))
-        if not dry:
-            refuse_if_degraded(self._store)
-            await retention.remove(due)
-        return await done(self._store, {"pruned": due, "dryRun": bool(dry)})
+        answer = {"pruned": due, "dryRun": bool(dry)}
+        if dry or not due:
+            return await told(self._store, answer)
+        refuse_if_degraded(self._store)
+        # What the disk does not take yet goes on by itself, though nobody waits for that.
+        gone = await retention.begin_to_remove(due)
+        await unless_degraded(self._store, all_set(gone))
+        return await done(self._store, answer)
 
     # -- helpers ---------------------------------------------------------------------------------
 

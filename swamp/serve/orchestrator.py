@@ -14,8 +14,9 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from controllers.boot_sweep import BootSweep
 from controllers.manager import Manager, Settings
@@ -216,9 +217,7 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=lambda: (
-                engine.observed.trouble or private.trouble or watch.trouble or events.trouble
-            ),
+            files_trouble=partial(_trouble_of, engine.observed, private, watch, events),
             measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,
@@ -359,6 +358,16 @@ class Orchestrator:
             counts = dict(swept.counts)
             self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})
         return swept.ended_runs
+
+
+class _Troubled(Protocol):
+    @property
+    def trouble(self) -> str | None: ...
+
+
+def _trouble_of(*parts: _Troubled) -> str | None:
+    """Why one of them cannot do what it should just now."""
+    return next((part.trouble for part in parts if part.trouble is not None), None)
 
 
 def _close_at_once(engine: OpenedEngine) -> None:

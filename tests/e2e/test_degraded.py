@@ -240,6 +240,34 @@ def test_a_disk_that_becomes_read_only_ends_no_server(repo: Repo) -> None:
     assert "Traceback" not in server.log()
 
 
+def test_pruning_on_a_full_disk_says_what_becomes_of_it(small: Repo) -> None:
+    """Regression: it was advised, hung for 30 s, and a question was "noted"."""
+    repo = small
+    repo.shell_workflow("w", {"one": "true"})
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    for _ in range(2):
+        repo.swamp("workflow", "run", "w")
+    ballast = fill(repo)
+    began = time.monotonic()
+    refused = repo.swamp("run", "prune", "--keep", "0", code=1).stderr
+    assert "noted, and in force once the disk takes writes again" in refused
+    assert time.monotonic() - began < 15
+    assert repo.json("run", "prune", "--keep", "0", "--dry-run")["dryRun"] is True
+    (advice,) = [one for one in repo.json("doctor", code=1)["findings"] if one["check"] == "disk"]
+    assert "e.g. with `swamp run prune`" not in advice["wayOut"]
+    assert "the server goes on by itself" in advice["wayOut"]
+    ballast.unlink()
+    repo.until(lambda: not repo.records("runs"), "what was noted")
+    assert repo.json("run", "list")["runs"] == []
+    assert server.terminate() == 0
+
+    ballast = fill(repo)
+    assert "the disk is full, make room on it" in repo.swamp("run", "prune", code=1).stderr
+    (advice,) = [one for one in repo.json("doctor", code=1)["findings"] if one["check"] == "disk"]
+    assert "start the server again" in advice["wayOut"]
+
+
 def test_a_private_folder_that_is_none_shows_in_health(repo: Repo) -> None:
     """Regression: the log told that nothing could be restored, and health said ok."""
     server = repo.serve()
