@@ -43,7 +43,11 @@ from datastore.store import Store
 log = logging.getLogger(__name__)
 
 RESTART = "orchestrator restart"
-NOT_OURS = "not written by this server"
+NOT_OURS = (
+    "ended at a start of the server: neither its journal nor its index knew of it any more, so"
+    " nobody can tell how far it had come"
+)
+"""Of what only a file in `observed/` shows: both were removed, or somebody put the file there."""
 PROCESS_ENDED = "the process of its command ended before it did"
 
 _WORDS = {

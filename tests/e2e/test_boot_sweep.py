@@ -185,7 +185,7 @@ def test_a_run_that_nobody_vouches_for_ends_like_every_other_and_is_told(repo: R
     second = repo.serve()
     out, _ = follower.communicate(timeout=30)
     assert "cancelled s" in out
-    assert "not written by this server" in out
+    assert "neither its journal nor its index knew of it" in out
     assert "Traceback" not in out
     run = repo.json("run", "list")["runs"][0]
     assert run["status"] == "failed"
@@ -195,7 +195,7 @@ def test_a_run_that_nobody_vouches_for_ends_like_every_other_and_is_told(repo: R
     assert [event["kind"] for event in events[-3:]] == [
         "step_cancelled", "job_completed", "run_completed",
     ]  # fmt: skip
-    assert events[-1]["failure"] == "not written by this server"
+    assert events[-1]["failure"].startswith("ended at a start of the server: neither its journal")
     story = repo.path / "datastore/history/nobody" / f"{run['runId']}.yaml"
     repo.until(story.exists, "the story")
     assert "state: orphaned" in story.read_text()
