@@ -261,11 +261,9 @@ class EventLog:
             self._logs[run] = self._read_back(run)
 
     def _read_back(self, run: str) -> _RunLog:
-        log = _RunLog()
-        path = self._path(run)
+        log, path, good = _RunLog(), self._path(run), 0
         if not path.exists():
             return log
-        good = 0
         with open_to_read(path) as file:
             for line in file:
                 event = parse_line(line)

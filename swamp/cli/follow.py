@@ -82,27 +82,36 @@ class Watch:
         return f"Watch it: swamp run watch {self.run}{suffix}"
 
 
-def follow(console: Console, watch: Watch, lines: RunLines) -> None:
+def follow(
+    console: Console,
+    watch: Watch,
+    lines: RunLines,
+    interrupted: KeyboardInterrupt | None = None,
+) -> None:
     """Show the run to its end. Ends the command with 1 unless it succeeded.
 
-    As `code_of` says if it was left, or an interrupt has cancelled a run of this process.
+    As `code_of` says if it was left, or an interrupt has cancelled a run of this process; one that
+    came before is `interrupted`.
     """
     from swamp.client import RunLeft, Unreachable
 
     try:
         with signals_interrupt():
-            _follow(console, watch, lines)
+            _follow(console, watch, lines, interrupted)
     except Unreachable as lost:
         if watch.is_here:
             raise
         raise RunLeft(f"{lost}. The run {watch.run} lives on. {watch.again}", watch.run) from lost
 
 
-def _follow(console: Console, watch: Watch, lines: RunLines) -> None:
+def _follow(
+    console: Console, watch: Watch, lines: RunLines, interrupted: KeyboardInterrupt | None
+) -> None:
     # A server in this very process ends no stream for a while: there is nothing to remark on.
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     receiver = _receiver(watch, arrived, Console(quiet=True) if watch.is_here else console)
-    interrupted: KeyboardInterrupt | None = None
+    if interrupted is not None:
+        _cancel(watch, _name_of(interrupted))
     while True:
         try:
             if receiver.ident is None:

@@ -37,10 +37,15 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
 
     with signals_interrupt():
         try:
-            with OwnRun(layout, request, kept(layout), report) as own:
-                console.detail(f"run {own.id}")
-                watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
-                follow(console, watch, lines)
+            own = OwnRun(layout, request, kept(layout), report)
+            watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
+            with own:
+                try:
+                    console.detail(f"run {own.id}")
+                    follow(console, watch, lines)
+                except KeyboardInterrupt as interrupt:
+                    # It came before anybody followed the run, which may have begun.
+                    follow(console, watch, lines, interrupt)
         except KeyboardInterrupt as interrupt:
             # It came before the run had begun, or when it was over.
             raise typer.Exit(code_of(interrupt)) from None
