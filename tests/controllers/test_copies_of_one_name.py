@@ -88,30 +88,41 @@ def two_of_one_record(beginning: str) -> list[str]:
     raise AssertionError("no two names met")
 
 
-@pytest.mark.parametrize("crashes_before_the_second_opens", [False, True])
-@pytest.mark.parametrize("runs", [False, True])
-async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
-    *, crashes_before_the_second_opens: bool, runs: bool
-) -> None:
+async def one_of_two_has_opened(early_items: str, **more: Any) -> Server:
+    """`early` and `late` would share the name `s-a`, and `late`, written first, waits for `a`."""
     server = Server()
+    server.outputs.latest["l"] = ["c", "a"]
     after = {n: [{"step": n, "condition": {"type": "succeeded"}}] for n in ("a", "x")}
     late = step("s-${{self.i}}", "['b', 'a']", dependsOn=after["a"])
-    early = step("s-${{ self.i }}", "['a']", dependsOn=after["x"])
+    early = step("s-${{ self.i }}", early_items, dependsOn=after["x"], **more)
     server.start(jobs=[{"name": "j", "steps": [late, early, step("a"), step("x")]}])
     await server.look()
     server.lease("r.j.x.1")
     server.end("r.j.x.1", GOOD)
     await server.look()
-    if runs:
-        server.lease("r.j.s-a.1")
-        await server.look()
+    return server
+
+
+async def the_other_opens_over_a_restart(server: Server, *, crashes_before: bool) -> None:
     server.lease("r.j.a.1")
     server.end("r.j.a.1", GOOD)
-    if not crashes_before_the_second_opens:
+    if not crashes_before:
         await server.look()
     # Of two that have ended, the one that is written first is looked at first now.
     server.restart()
     await server.look()
+
+
+@pytest.mark.parametrize("crashes_before", [False, True])
+@pytest.mark.parametrize("runs", [False, True])
+async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
+    *, crashes_before: bool, runs: bool
+) -> None:
+    server = await one_of_two_has_opened("['a']")
+    if runs:
+        server.lease("r.j.s-a.1")
+        await server.look()
+    await the_other_opens_over_a_restart(server, crashes_before=crashes_before)
     if runs:
         server.end("r.j.s-a.1", GOOD)
         await server.look()
@@ -121,30 +132,16 @@ async def test_which_of_two_for_each_has_the_name_stays_over_a_restart(
     assert server.store.get(STEPS, "r.j.s-a").state == "succeeded"
 
 
-@pytest.mark.parametrize("crashes_before_the_second_opens", [False, True])
+@pytest.mark.parametrize("crashes_before", [False, True])
 @pytest.mark.parametrize("items", ["['c', 'a']", "data.latest('m', 'l')"])
 async def test_who_was_first_has_also_the_names_of_copies_that_have_not_started(
-    *, crashes_before_the_second_opens: bool, items: str
+    *, crashes_before: bool, items: str
 ) -> None:
     """Regression: it was refused after a restart, and what ran of it was nobody's any more."""
-    server = Server()
-    server.outputs.latest["l"] = ["c", "a"]
-    after = {n: [{"step": n, "condition": {"type": "succeeded"}}] for n in ("a", "x")}
-    late = step("s-${{self.i}}", "['b', 'a']", dependsOn=after["a"])
-    early = step("s-${{ self.i }}", items, dependsOn=after["x"], concurrency=1)
-    server.start(jobs=[{"name": "j", "steps": [late, early, step("a"), step("x")]}])
-    await server.look()
-    server.lease("r.j.x.1")
-    server.end("r.j.x.1", GOOD)
-    await server.look()
+    server = await one_of_two_has_opened(items, concurrency=1)
     server.lease("r.j.s-c.1")
     await server.look()
-    server.lease("r.j.a.1")
-    server.end("r.j.a.1", GOOD)
-    if not crashes_before_the_second_opens:
-        await server.look()
-    server.restart()
-    await server.look()
+    await the_other_opens_over_a_restart(server, crashes_before=crashes_before)
     server.end("r.j.s-c.1", GOOD)
     await server.look()
     await run_all(server)
