@@ -42,9 +42,9 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
             with own:
                 try:
                     console.detail(f"run {own.id}")
-                    follow(console, watch, lines)
+                    follow(console, watch, lines, own.interrupted)
                 except KeyboardInterrupt as interrupt:
-                    # It came before anybody followed the run, which may have begun.
+                    # It came before anybody followed the run.
                     follow(console, watch, lines, interrupt)
         except KeyboardInterrupt as interrupt:
             # It came before the run had begun, or when it was over.

