@@ -61,6 +61,28 @@ def test_books_that_agree_have_no_differences(stories: soak_ledger.Stories) -> N
     assert soak_ledger.unknown_successes(["r1.fan.a.2"], ["r1.fan.b"], stories) == []
 
 
+COUNTS = {"total": 5, "waiting": 0, "running": 0, "failed": 0, "skipped": 0}
+
+
+@pytest.mark.parametrize(
+    ("status", "succeeded", "cancelled", "differs"),
+    [
+        ("cancelled", 1, 4, False),
+        ("cancelled", 2, 3, True),
+        ("cancelled", 1, 3, True),
+        ("cancelled", 1, 0, True),
+        ("succeeded", 1, 4, True),
+    ],
+)
+def test_steps_that_a_cancelled_run_never_started_are_those_that_it_counts(
+    status: str, succeeded: int, cancelled: int, *, differs: bool
+) -> None:
+    told = soak_ledger.Told(steps=5, ended={"j.a": "succeeded", "j.b": "cancelled"})
+    counts = {**COUNTS, "succeeded": succeeded, "cancelled": cancelled}
+    assert (told.differs_from(status, counts) is not None) is differs
+    assert differs or told.never_started == 3
+
+
 def test_a_run_whose_story_says_otherwise_is_found(stories: soak_ledger.Stories) -> None:
     other = soak_ledger.Told(steps=3, ended={**ENDED, "fan.a": "failed"})
     missing = soak_ledger.Told(steps=1)

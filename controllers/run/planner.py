@@ -88,7 +88,7 @@ class Planner:
         if many:
             # Each of these takes a while for 100,000 copies.
             await asyncio.sleep(0)
-        live.copies.update({(unit.job.name, copy.name): copy for copy in made})
+        live.copies.update(((unit.job.name, copy.name), copy) for copy in made)
         if many:
             await asyncio.sleep(0)
         live.graph.open(unit.key, [copy.name for copy in made], [copy.record for copy in made])

@@ -13,9 +13,12 @@ from swamp.execute.calls import ShellCall
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
+WORKER_LOST = "worker_lost"
+"""The reason of an execution that its worker did not see to the end."""
+
 _STOPPED = {
     "cancelled": "Command was cancelled",
-    "worker_lost": "Command was killed: its worker was lost or stopped",
+    WORKER_LOST: "Command was killed: its worker was lost or stopped",
     "cut_off": "Command was killed: the server was out of reach for the whole grace window",
     "lease_ended": "Command was killed: the server had given the step up meanwhile",
 }

@@ -19,7 +19,7 @@ from typing import Protocol
 from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.child import Child, start_child
-from swamp.execute.ending import Ending, describe, never_begun, not_started
+from swamp.execute.ending import WORKER_LOST, Ending, describe, never_begun, not_started
 from swamp.execute.leftovers import Leftovers, Scratch
 from swamp.execute.processes import (
     DISPATCH_VARIABLE,
@@ -200,7 +200,7 @@ class Execution:
                     tasks.create_task(pump.run())
                 await process.wait()
                 if self._stopped is None and self._host.watch.gave_up(self._mark):
-                    self._stopped = "worker_lost"
+                    self._stopped = WORKER_LOST
                 self._drain()
             await self._let_group_end(process.pid)
         finally:

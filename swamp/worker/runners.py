@@ -16,6 +16,7 @@ from typing import Any
 from datastore.kinds import Outcome
 from datastore.kinds.dispatch_name import is_probe
 from swamp.execute.calls import CallError, ShellCall
+from swamp.execute.ending import WORKER_LOST
 from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
@@ -27,7 +28,7 @@ from swamp.worker.slots import Slots
 Report = Callable[..., None]
 """Called with the kind of an event and its fields by name; None fields are left out."""
 
-LOST = "worker_lost"
+LOST = WORKER_LOST
 CUT_OFF = "cut_off"
 LEASE_ENDED = "lease_ended"
 """Why runners are killed. Nobody but the worker's own log hears of the last two."""

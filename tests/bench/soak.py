@@ -239,7 +239,7 @@ def audit(soak: Soak, real: Path) -> list[str]:
 
 def counted(soak: Soak, problems: list[str]) -> list[Figure]:
     """What was done, and how many steps are not accounted for."""
-    told = sum(len(told.ended) for told in soak.ledger.runs.values())
+    told = sum(len(told.ended) + told.never_started for told in soak.ledger.runs.values())
     due = sum(told.steps for told in soak.ledger.runs.values())
     return [
         Figure("soak", "steps", "", [told], [due], "due", Goal(at_least=1, at_most=1)),

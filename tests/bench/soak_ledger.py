@@ -39,7 +39,23 @@ class Told:
     """How many steps it must have."""
     seq: int = 0
     ended: dict[str, str] = field(default_factory=dict)
+    never_started: int = 0
+    """Steps of a cancelled run that its counts tell of, and no event."""
     over: bool = False
+
+    def differs_from(self, status: str, counts: dict[str, int]) -> str | None:
+        """What is not as the run says that it ended; else who never started is known."""
+        ends = Counter(self.ended.values())
+        if status == "cancelled":
+            self.never_started = counts["cancelled"] - ends["cancelled"]
+            ends["cancelled"] = counts["cancelled"]
+        told = {name: ends[name] for name in ENDS.values()}
+        said = {name: counts[name] for name in ENDS.values()}
+        if told != said:
+            return f"its counts are {said}, events told {told}"
+        if sum(told.values()) != self.steps or self.never_started < 0:
+            return f"{len(self.ended)} of {self.steps} steps have an end, {said}"
+        return None
 
 
 class Ledger:
@@ -99,15 +115,16 @@ class Ledger:
                 async with http.get(url) as answer:
                     answer.raise_for_status()
                     async for line in answer.content:
-                        if line.strip():
-                            self._note(run, told, json.loads(line))
+                        if line.strip() and self._note(run, told, json.loads(line)):
+                            await self._look_at_counts(http, run, told)
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                 if getattr(error, "status", 0) == 404:
                     self.problems.append(f"{run}: its events went before its end was told")
                     self._end(told)
                 await asyncio.sleep(AGAIN_S)
 
-    def _note(self, run: str, told: Told, event: dict[str, Any]) -> None:
+    def _note(self, run: str, told: Told, event: dict[str, Any]) -> bool:
+        """Take an event in; whether the run was cancelled before all of its steps were started."""
         if event["seq"] != told.seq + 1:
             self.problems.append(f"{run}: event {event['seq']} follows on {told.seq}")
         told.seq = event["seq"]
@@ -120,11 +137,34 @@ class Ledger:
             with self._changed:
                 self.told += 1
                 self._changed.notify_all()
-        if event["kind"] == "run_completed":
-            self._end(told)
-            if len(told.ended) != told.steps:
-                wrong = f"{len(told.ended)} of {told.steps} steps have an end"
-                self.problems.append(f"{run}: is over, but {wrong}")
+        if event["kind"] != "run_completed":
+            return False
+        lacks = len(told.ended) != told.steps
+        if lacks and event.get("status") == "cancelled":
+            return True
+        self._end(told)
+        if lacks:
+            wrong = f"{len(told.ended)} of {told.steps} steps have an end"
+            self.problems.append(f"{run}: is over, but {wrong}")
+        return False
+
+    async def _look_at_counts(self, http: aiohttp.ClientSession, run: str, told: Told) -> None:
+        """Nothing was told of the steps that were never started: the run's counts have to."""
+        wrong: str | None = "its record went before anybody saw its counts"
+        while True:
+            try:
+                async with http.get(f"{self._url}/api/v1/runs/{run}") as answer:
+                    if answer.status != 404:
+                        answer.raise_for_status()
+                        shown = await answer.json()
+                        wrong = told.differs_from(shown["status"], shown["counts"])
+                break
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                await asyncio.sleep(AGAIN_S)
+        if wrong is not None:
+            self.problems.append(f"{run}: is over, but {wrong}")
+        self.told += told.never_started
+        self._end(told)
 
     def _end(self, told: Told) -> None:
         with self._changed:

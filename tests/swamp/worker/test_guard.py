@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fake_orchestrator import Orchestrator, RunningWorker, shell
+from fake_orchestrator import Orchestrator, RunningWorker, Socket, shell
 
 from swamp.protocol import Accepted, Output, Ping, Pong
 from swamp.worker import guarding
@@ -180,19 +180,23 @@ async def test_killed_worker_takes_its_runners_along(
     await worker.wait()
 
 
+async def stray_and_runner(socket: Socket) -> list[int]:
+    """The processes of a dispatch that goes on: one that left its group, and its shell."""
+    await socket.send(
+        shell("d1", "setsid sh -c 'echo $$; exec sleep 600' &\nsleep 0.1; echo $$; exec sleep 600")
+    )
+    while len(socket.text("d1").split()) < 2:
+        await socket.expect(Accepted | Output)  # type: ignore[arg-type]
+    return list(map(int, socket.text("d1").split()))
+
+
 async def test_what_a_stopped_worker_runs_ends_with_its_grace_window(
     orchestrator: Orchestrator, worker: Process
 ) -> None:
     """Also what left the group; and what the worker says of it once it goes on is no failure."""
     orchestrator.grace_s, orchestrator.heartbeat_s = 0.5, 0.5
     socket = await orchestrator.enrolled()
-    await socket.send(
-        shell("d1", "setsid sh -c 'echo $$; exec sleep 600' &\nsleep 0.1; echo $$; exec sleep 600")
-    )
-    while len(socket.text("d1").split()) < 2:
-        await socket.expect(Accepted | Output)  # type: ignore[arg-type]
-    runners = list(map(int, socket.text("d1").split()))
-    waits = [asyncio.ensure_future(end_of(pid)) for pid in runners]
+    waits = [asyncio.ensure_future(end_of(pid)) for pid in await stray_and_runner(socket)]
     worker.send_signal(signal.SIGSTOP)
     async with asyncio.timeout(20):
         await asyncio.gather(*waits)
@@ -224,12 +228,7 @@ async def test_what_a_worker_left_that_was_killed_with_its_guard_ends_before_the
 ) -> None:
     socket = await orchestrator.enrolled()
     guard = only_child(worker.pid)
-    await socket.send(
-        shell("d1", "setsid sh -c 'echo $$; exec sleep 600' &\nsleep 0.1; echo $$; exec sleep 600")
-    )
-    while len(socket.text("d1").split()) < 2:
-        await socket.expect(Accepted | Output)  # type: ignore[arg-type]
-    runners = list(map(int, socket.text("d1").split()))
+    runners = await stray_and_runner(socket)
     waits = [asyncio.ensure_future(end_of(pid)) for pid in runners]
     try:
         # First stopped, so that neither sees the other's end.
