@@ -53,6 +53,12 @@ class Watch(Protocol):
     def begin(self, family: str) -> None:
         """Processes with a mark of this family (`FAMILY.…`) may exist from now on."""
 
+    def expect(self, mark: str) -> None:
+        """The execution is about to have a process."""
+
+    def too_late(self, mark: str) -> bool:
+        """Whether it must not have one any more: it is given up, or should have been."""
+
     def spawned(self, mark: str, group: int) -> None:
         """The execution has this process group."""
 
@@ -74,6 +80,12 @@ class Unwatched:
 
     def begin(self, family: str) -> None:
         pass
+
+    def expect(self, mark: str) -> None:
+        pass
+
+    def too_late(self, mark: str) -> bool:
+        return False
 
     def spawned(self, mark: str, group: int) -> None:
         pass
@@ -172,6 +184,7 @@ class Execution:
         """Execute; the outcome, whichever it is. Cancelling it kills the group."""
         began = self._loop.time()
         scratch: Scratch | None = None
+        self._host.watch.expect(self._mark)
         try:
             scratch = await self._host.leftovers.new_scratch()
             outcome = await self._run_in(self._directory(scratch.path))
@@ -189,6 +202,8 @@ class Execution:
     async def _run_in(self, directory: str) -> Outcome:
         if self._stopped is not None:
             return never_begun(self._stopped)
+        if self._host.watch.too_late(self._mark):
+            return never_begun(WORKER_LOST)
         process = self._spawn(directory)
         self._process = process
         try:

@@ -2,8 +2,9 @@
 
 Writing an entry wakes nobody and cannot be lost: what is in the table when the worker is killed,
 between whichever two instructions, is what the guard reads. A line in a pipe for each group would
-wake the guard twice for every step. In front of them stands until when they may run although the
-worker says no more; behind each group, the guard notes that it ended it.
+wake the guard twice for every step. An entry is taken before there is a process, so that none is
+unknown, wherever the worker was stopped. In front of them stands until when they may run although
+the worker says no more; in each, the guard notes that it ended it.
 
 Standard library only, for the guard imports it without anything else.
 """
@@ -17,17 +18,24 @@ import tempfile
 from typing import NamedTuple
 
 _HEAD = struct.Struct("=d8x")
-_ENTRY = struct.Struct("=iiQ")
+_ENTRY = struct.Struct("=iIQ")
 _GROUP = struct.Struct("=i")
+_NOTE = struct.Struct("=I")
 _GIVEN_UP_AT = _GROUP.size
 """Where in an entry the guard writes; all else is the worker's."""
+_FREE = 0
+_COMING = -1
+"""In place of a group that is being created: the mark alone finds its process."""
 
 
 class Entry(NamedTuple):
-    """A process group that exists, and the number of its execution: the end of its mark."""
+    """A process group that exists, and the number of its execution: the end of its mark.
+
+    `group` is None while it is being created.
+    """
 
     place: int
-    group: int
+    group: int | None
     given_up: bool
     number: int
 
@@ -46,24 +54,31 @@ class GroupTable:
         """When all groups are to end, by `real_time`, unless this is said anew; None for never."""
         os.pwrite(self.handle, _HEAD.pack(at_s or 0.0), 0)
 
-    def enter(self, group: int, number: int) -> int:
-        """Note a group (> 0); the entry, to `leave` when nothing of the group is left. OSError."""
+    def expect(self, number: int) -> int:
+        """Note an execution before it has a process; the entry, to `leave` when nothing is left.
+
+        OSError.
+        """
         if self._free:
             entry = heapq.heappop(self._free)
         else:
             entry = self._entries
             self._entries += 1
-        os.pwrite(self.handle, _ENTRY.pack(group, 0, number), _place(entry))
+        os.pwrite(self.handle, _ENTRY.pack(_COMING, 0, number), _place(entry))
         return entry
 
-    def was_given_up(self, entry: int, group: int) -> bool:
-        """Whether the guard ended that group, as its limit had come."""
-        noted = os.pread(self.handle, _GROUP.size, _place(entry) + _GIVEN_UP_AT)
-        return noted == _GROUP.pack(group)
+    def enter(self, entry: int, group: int) -> None:
+        """Note the group (> 0) of an execution that was expected."""
+        os.pwrite(self.handle, _GROUP.pack(group), _place(entry))
+
+    def was_given_up(self, entry: int, number: int) -> bool:
+        """Whether the guard ended that execution, as its limit had come."""
+        noted = os.pread(self.handle, _NOTE.size, _place(entry) + _GIVEN_UP_AT)
+        return noted == _NOTE.pack(_note(number))
 
     def leave(self, entry: int) -> None:
-        """Forget the group of that entry."""
-        os.pwrite(self.handle, _GROUP.pack(0), _place(entry))
+        """Forget the execution of that entry."""
+        os.pwrite(self.handle, _GROUP.pack(_FREE), _place(entry))
         heapq.heappush(self._free, entry)
 
     def close(self) -> None:
@@ -83,15 +98,20 @@ def entries_in(handle: int) -> list[Entry]:
     whole = len(data) - len(data) % _ENTRY.size
     entries = enumerate(_ENTRY.iter_unpack(data[:whole]))
     return [
-        Entry(place, group, given_up == group, number)
+        Entry(place, None if group == _COMING else group, given_up == _note(number), number)
         for place, (group, given_up, number) in entries
-        if group > 0
+        if group != _FREE
     ]
 
 
 def note_given_up(handle: int, entry: Entry) -> None:
-    """Have the worker find, if it ever goes on, that its guard ended that group."""
-    os.pwrite(handle, _GROUP.pack(entry.group), _place(entry.place) + _GIVEN_UP_AT)
+    """Have the worker find, if it ever goes on, that its guard ended that execution."""
+    os.pwrite(handle, _NOTE.pack(_note(entry.number)), _place(entry.place) + _GIVEN_UP_AT)
+
+
+def _note(number: int) -> int:
+    """What the guard notes: of this execution, not of who had or gets the entry; never 0."""
+    return number % 0xFFFF_FFFF + 1
 
 
 def _place(entry: int) -> int:

@@ -68,7 +68,8 @@ class Limit:
         late = [entry for entry in entries_in(self._table) if not entry.given_up]
         for entry in late:
             note_given_up(self._table, entry)
-            self._kill(entry.group)
+            if entry.group is not None:
+                self._kill(entry.group)
         if late and left.family is not None:
             kill_marked({f"{left.family}.{entry.number}" for entry in late})
 
@@ -81,7 +82,8 @@ def main(table: int) -> None:
     left, limit = Legacy(), Limit(table)
     follow(left, lines_of(sys.stdin.fileno(), lambda: limit.look(left)))
     for entry in entries_in(table):
-        signal_group(entry.group, signal.SIGKILL)
+        if entry.group is not None:
+            signal_group(entry.group, signal.SIGKILL)
     if left.family is not None:
         kill_descendants(left.family)
     if left.tell is not None:
@@ -96,13 +98,13 @@ def lines_of(handle: int, look: Callable[[], None]) -> Iterator[bytes]:
     rest = b""
     while True:
         ready, _, _ = select.select([handle], [], [], LOOK_S)
-        look()
         if ready:
             data = os.read(handle, _CHUNK_BYTES)
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
             yield from lines
+        look()
 
 
 def follow(left: Legacy, lines: Iterable[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -14,6 +15,7 @@ from pathlib import Path
 from datastore.errors import alone
 from swamp.execute.environment import runner_environment
 from swamp.protocol import CA_VARIABLE
+from swamp.worker import real_time
 from swamp.worker.group_table import GroupTable
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -34,6 +36,7 @@ class Guard:
         self._family: str | None = None
         self._groups: GroupTable | None = None
         self._entries: dict[str, tuple[int, int]] = {}
+        self._limit_s = math.inf
         self._tell_death: str | None = None
         self._process: Process | None = None
 
@@ -46,10 +49,19 @@ class Guard:
         self._family = family
         self._tell(f"begin {family}")
 
-    def spawned(self, mark: str, group: int) -> None:
+    def expect(self, mark: str) -> None:
         if self._groups is not None:
             number = int(mark.rpartition(".")[2])
-            self._entries[mark] = self._groups.enter(group, number), group
+            self._entries[mark] = self._groups.expect(number), number
+
+    def too_late(self, mark: str) -> bool:
+        # The guard leaves it to us for a while if it stood still as well.
+        return self.gave_up(mark) or real_time.now_s() >= self._limit_s
+
+    def spawned(self, mark: str, group: int) -> None:
+        entry = self._entries.get(mark)
+        if self._groups is not None and entry is not None:
+            self._groups.enter(entry[0], group)
 
     def gave_up(self, mark: str) -> bool:
         entry = self._entries.get(mark)
@@ -61,6 +73,7 @@ class Guard:
             self._groups.leave(entry[0])
 
     def give_up_at(self, at_s: float) -> None:
+        self._limit_s = at_s
         if self._groups is not None:
             self._groups.set_limit(at_s)
 

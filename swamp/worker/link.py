@@ -156,13 +156,13 @@ class Link:
     ) -> None:
         """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost.
 
-        `alive` is called twice in each heartbeat.
+        `alive` is called twice in each heartbeat, and when a socket in doubt has proved good.
         """
         self._heartbeat_s = heartbeat_s
         lost: SocketLost | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read(outbox, handle))
+                tasks.create_task(self._read(outbox, handle, alive))
                 tasks.create_task(self._write(outbox))
                 tasks.create_task(self._beat(outbox, alive))
         except* SocketLost as group:
@@ -198,7 +198,9 @@ class Link:
                 await self._ws.close()
         self.cut()
 
-    async def _read(self, outbox: Outbox, handle: Callable[[ToWorker], None]) -> None:
+    async def _read(
+        self, outbox: Outbox, handle: Callable[[ToWorker], None], alive: Callable[[], None]
+    ) -> None:
         frames = self._behind
         while True:
             self._doubt_if_stood_still(outbox)
@@ -209,6 +211,8 @@ class Link:
                     self._held.append(frame)
                 elif frame.n == self._asked:
                     self._asked = self._woke_at = None
+                    self._sure_at = real_time.now_s()
+                    alive()
                 while self._held and self._asked is None:
                     handle(self._held.popleft())
             if self._asked is None:

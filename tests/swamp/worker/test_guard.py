@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from fake_orchestrator import Orchestrator, RunningWorker, Socket, shell
 
+from swamp.execute.calls import ShellCall
+from swamp.execute.execution import Execution, Host, Order
+from swamp.execute.processes import MARK_VARIABLE
 from swamp.protocol import Accepted, Output, Ping, Pong
-from swamp.worker import guarding
+from swamp.worker import guarding, real_time
 from swamp.worker.group_table import GroupTable, entries_in, limit_in, note_given_up
 from swamp.worker.guard import AWAKE_S, LOOK_S, Legacy, Limit, follow, lines_of
 
@@ -57,10 +60,12 @@ def test_guard_knows_the_family_and_ignores_a_line_that_was_cut() -> None:
 
 def test_table_holds_the_groups_that_were_entered_and_not_left() -> None:
     table = GroupTable()
-    first, second, third = (table.enter(group, group - 10) for group in (12, 13, 14))
+    first, second, third = (_entered(table, group, group - 10) for group in (12, 13, 14))
     table.leave(second)
     assert _held(table) == [(12, 2), (14, 4)]
-    assert table.enter(15, 5) == second, "the file stays as small as can be"
+    assert table.expect(5) == second, "the file stays as small as can be"
+    assert _held(table) == [(12, 2), (None, 5), (14, 4)]
+    table.enter(second, 15)
     assert _held(table) == [(12, 2), (15, 5), (14, 4)]
     for entry in (first, second, third):
         table.leave(entry)
@@ -68,21 +73,30 @@ def test_table_holds_the_groups_that_were_entered_and_not_left() -> None:
     table.close()
 
 
-def _held(table: GroupTable) -> list[tuple[int, int]]:
+def _entered(table: GroupTable, group: int, number: int) -> int:
+    entry = table.expect(number)
+    table.enter(entry, group)
+    return entry
+
+
+def _held(table: GroupTable) -> list[tuple[int | None, int]]:
     return [(one.group, one.number) for one in entries_in(table.handle)]
 
 
-def test_what_a_guard_gave_up_is_told_of_that_group_alone() -> None:
+def test_what_a_guard_gave_up_is_told_of_that_execution_alone() -> None:
     table = GroupTable()
     assert limit_in(table.handle) is None
     table.set_limit(12.5)
     assert limit_in(table.handle) == 12.5
-    first, second = table.enter(12, 1), table.enter(13, 2)
-    note_given_up(table.handle, entries_in(table.handle)[0])
-    assert (table.was_given_up(first, 12), table.was_given_up(second, 13)) == (True, False)
+    first, second = table.expect(1), _entered(table, 13, 2)
+    entry = entries_in(table.handle)[0]
+    note_given_up(table.handle, entry)
+    table.enter(first, 12)
+    assert (table.was_given_up(first, 1), table.was_given_up(second, 2)) == (True, False)
     table.leave(first)
-    assert table.enter(14, 3) == first
-    assert not table.was_given_up(first, 14), "another one took its place"
+    assert table.expect(3) == first
+    note_given_up(table.handle, entry)
+    assert not table.was_given_up(first, 3), "another one took its place"
     table.set_limit(None)
     assert limit_in(table.handle) is None
     table.close()
@@ -109,7 +123,7 @@ class Looking:
 
 def test_guard_gives_up_what_a_stopped_worker_runs_once_its_moment_has_come() -> None:
     guard = Looking()
-    guard.table.enter(12, 1)
+    _entered(guard.table, 12, 1)
     assert guard.after(1000.0) == [], "nothing has a limit before the worker says so"
     guard.table.set_limit(guard.now_s + 10.0)
     assert guard.after(9.0) == []
@@ -117,13 +131,13 @@ def test_guard_gives_up_what_a_stopped_worker_runs_once_its_moment_has_come() ->
     assert guard.after(9.0) == [], "the worker lives"
     assert guard.after(2.0) == [12]
     assert guard.after(20.0) == [], "once is enough"
-    guard.table.enter(13, 2)
+    _entered(guard.table, 13, 2)
     assert guard.after(2.0) == [13]
 
 
 def test_guard_that_stood_still_itself_leaves_it_to_its_worker_first() -> None:
     guard = Looking()
-    guard.table.enter(12, 1)
+    _entered(guard.table, 12, 1)
     guard.table.set_limit(guard.now_s + 10.0)
     guard.now_s += 3600.0
     assert guard.after(AWAKE_S - LOOK_S) == []
@@ -208,6 +222,34 @@ async def test_what_a_stopped_worker_runs_ends_with_its_grace_window(
     assert (result.outcome.reason, result.outcome.ok) == ("worker_lost", False)
 
 
+async def test_a_worker_that_is_stopped_before_it_has_noted_a_group_leaves_nothing() -> None:
+    """Regression: what it had started a moment before ran on beside those who began it anew."""
+    async with guarding.Guard().running() as guard:
+        guard.begin("d")
+        guard.expect("d.1")
+        marked = {**os.environ, MARK_VARIABLE: "d.1"}
+        runner = await asyncio.create_subprocess_exec("sleep", "600", env=marked)
+        guard.give_up_at(real_time.now_s())
+        assert await runner.wait() == -signal.SIGKILL
+        assert guard.gave_up("d.1")
+
+
+async def _nowhere(stream: str, data: bytes) -> None:
+    pass
+
+
+async def test_what_was_taken_before_a_standstill_is_not_begun_after_it(tmp_path: Path) -> None:
+    """Regression: it was run once more, by a worker that was stopped or slept in that moment."""
+    async with guarding.Guard().running() as guard:
+        guard.give_up_at(real_time.now_s() + 60)
+        host = Host(tmp_path, watch=guard)
+        order = Order("d1", ShellCall(run="true"), dict(os.environ))
+        assert (await Execution(order, _nowhere, host).run()).ok
+        guard.give_up_at(real_time.now_s())
+        outcome = await Execution(order, _nowhere, host).run()
+    assert (outcome.reason, outcome.exit_code) == ("worker_lost", None)
+
+
 async def test_a_stopped_worker_does_not_take_its_own_silence_for_the_servers(
     orchestrator: Orchestrator, worker: Process
 ) -> None:
@@ -258,6 +300,7 @@ async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
     async with guarding.Guard().running() as guard:
         runner = await asyncio.create_subprocess_exec("sleep", "600", start_new_session=True)
         guard.begin("d")
+        guard.expect("d.1")
         guard.spawned("d.1", runner.pid)
         first = guard.pid
         assert first is not None

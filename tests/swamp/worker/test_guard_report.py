@@ -57,6 +57,7 @@ async def test_death_is_told_after_the_kill_and_again_until_heard(server: Server
         guard.tell_death_to(death_url(server.url, "w 1"), "old", "stale")
         guard.tell_death_to(death_url(server.url, "w 1"), "i", "c'\n \"")
         guard.begin("f")
+        guard.expect("f.1")
         guard.spawned("f.1", runner.pid)
     await runner.wait()
     report = ("/base/api/v1/workers/w 1/death", {"instance": "i", "credential": "c'\n \""})
