@@ -184,8 +184,8 @@ class Execution:
         """Execute; the outcome, whichever it is. Cancelling it kills the group."""
         began = self._loop.time()
         scratch: Scratch | None = None
-        self._host.watch.expect(self._mark)
         try:
+            self._host.watch.expect(self._mark)
             scratch = await self._host.leftovers.new_scratch()
             outcome = await self._run_in(self._directory(scratch.path))
         except (OSError, ValueError) as error:
