@@ -175,8 +175,10 @@ def _contends(unit: Unit) -> bool:
 
     That one of these was opened is kept: whoever was has its names for ever.
     """
-    many = sum(step.for_each is not None for step in unit.job.steps) > 1
-    return many and unit.step.for_each is not None
+    # In this order: a job may have thousands of steps, and each of them is asked about.
+    return unit.step.for_each is not None and any(
+        other.for_each is not None and other is not unit.step for other in unit.job.steps
+    )
 
 
 def _refuse_taken(live: LiveRun, unit: Unit, made: list[Copy]) -> None:
