@@ -220,10 +220,15 @@ class RunController:
         later: list[Unit] = []
         any_started = self._keeper.knows_any(live)
         self._teller.jobs(live)
-        while (unit := live.graph.take_opening()) is not None:
-            if self.planner.is_to_wait(live, unit):
+        while True:
+            unit = live.graph.take_opening()
+            if unit is not None and self.planner.is_to_wait(live, unit):
                 later.append(unit)
                 continue
+            if unit is None and later and any_started:
+                unit = self.planner.take_opened(live, later)
+            if unit is None:
+                break
             await self._open(live, unit)
             if any_started:
                 await self._take_on(live, unit, known)

@@ -7,7 +7,7 @@ loop. Nothing is committed here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from controllers.expressions import ExpressionError, needs_thread, roots_read
@@ -26,7 +26,9 @@ from controllers.run.plan import (
 )
 from datastore.definitions.model import ModelDefinition, model_from_source
 from datastore.definitions.workflow import Job, Step, Workflow
-from datastore.kinds import RUNS, KeptCopies, KeptCopy, Run
+from datastore.kinds import PENDING, RUNS, STEPS, KeptCopies, KeptCopy, Run
+from datastore.kinds.dispatch_name import file_name
+from datastore.record import Kind
 from datastore.store import Store
 
 T = TypeVar("T")
@@ -61,6 +63,34 @@ class Planner:
         Which of two has a name must not be decided anew.
         """
         return _contends(unit) and self._kept(live, unit) is None
+
+    def take_opened(self, live: LiveRun, later: list[Unit]) -> Unit | None:
+        """One of those that are to wait that was opened all the same, taken out; None without one.
+
+        An older version kept nothing of that, but there are records that no other unit has.
+        """
+        found = None
+        for made_from in self._unclaimed(live):
+            found = next((one for one in later if one.key == made_from), None)
+            if found is not None:
+                break
+            # Of a step that comes after one of them: it was opened, and had no copies.
+            found = later[0]
+        later[:] = [one for one in later if one is not found]
+        return found
+
+    def _unclaimed(self, live: LiveRun) -> Iterator[tuple[str, str | None]]:
+        """Of each record of the run that no opened unit has: its job, and what it was made from."""
+        jobs = {file_name(job.name): job.name for job in live.workflow.jobs}
+        kinds: tuple[Kind[Any, Any], ...] = (STEPS, PENDING)
+        for kind in kinds:
+            for name in self._store.names_by(kind, "run", live.run):
+                _, job, record, *_ = name.split(".")
+                unit = live.graph.recorded(jobs[job], record) if job in jobs else None
+                if unit is not None and unit.state in ("blocked", "opening"):
+                    yield unit.key
+                elif unit is None and job in jobs:
+                    yield jobs[job], self._store.get(kind, name).spec.template
 
     async def open(self, live: LiveRun, unit: Unit) -> KeptCopies | None:
         """Name the copies of a unit; where that fails it gets one copy, which fails early.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from run_rig import TASK, Server
 
 from controllers.run import controller
 from datastore.definitions.workflow import Step, Workflow, workflow_from_source
-from datastore.kinds import PENDING, RUNS, STEPS, Counts, KeptCopies, KeptCopy, Outcome
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Counts, KeptCopies, KeptCopy, Outcome
 from datastore.kinds.dispatch_name import file_name
 
 GOOD = Outcome(ok=True, reason="completed")
@@ -188,6 +189,69 @@ async def test_copies_that_would_be_called_like_each_other_all_run() -> None:
     run = server.store.get(RUNS, "r")
     assert run.state == "succeeded"
     assert set(server.store.names(STEPS)) == {"r.j.w-0", "r.j.w-1", "r.j.w-0-2"}
+
+
+def keep_nothing_of_for_each(server: Server) -> None:
+    """Of two that read inputs alone, an older version did not keep that they were opened."""
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    server.store.commit([run.with_status(run.status.model_copy(update={"for_each": None}))])
+
+
+@pytest.mark.parametrize("items", ["['a', 'b']", "[]"])
+async def test_a_cancel_reaches_what_an_older_version_made_of_two_for_each(items: str) -> None:
+    """Regression: such a run was over at once after the update, and its steps went on."""
+    server = Server()
+    after = [{"step": "${{ self.i }}-1", "condition": {"type": "succeeded"}}]
+    steps = [
+        step("${{ self.i }}-1", items),
+        step("${{ self.i }}-2", "['a']"),
+        step("x", dependsOn=after),
+    ]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    if items != "[]":
+        for name in ("r.j.a-1.1", "r.j.b-1.1"):
+            server.lease(name)
+            server.end(name, GOOD)
+        await server.look()
+    server.lease("r.j.x.1")
+    keep_nothing_of_for_each(server)
+    server.runs.cancel("r", None)
+    server.restart()
+    await server.look()
+    assert server.store.get(RUNS, "r").live
+    assert server.store.get(PENDING, "r.j.a-2.1").spec.cancel
+    assert server.store.get(LEASES, "r.j.x.1").spec.cancel
+
+
+@pytest.mark.parametrize("crashes_before", [False, True])
+async def test_of_two_for_each_of_an_older_version_whoever_was_first_has_the_name(
+    *, crashes_before: bool
+) -> None:
+    server = await one_of_two_has_opened("['a']")
+    keep_nothing_of_for_each(server)
+    await the_other_opens_over_a_restart(server, crashes_before=crashes_before)
+    await run_all(server)
+    counts = counts_of_failed(server)
+    assert (counts.total, counts.succeeded, counts.failed) == (4, 3, 1)
+    assert "another one called" in error_of(server, f"r.j.{file_name('s-${{self.i}}')}")
+
+
+async def test_the_end_of_what_an_older_version_made_is_told_again() -> None:
+    server = Server()
+    steps = [step("${{ self.i }}-1", "['a']"), step("${{ self.i }}-2", "['a']")]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    await run_all(server)
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    status = run.status.model_copy(update={"for_each": None})
+    server.store.load(replace(run, status=status))
+    server.restart()
+    server.runs.tell_again(["r"])
+    await server.look()
+    assert {"ended/j/a-1", "ended/j/a-2"} < set(server.said.keys)
 
 
 class Counted(tuple[Step, ...]):
