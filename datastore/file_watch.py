@@ -188,9 +188,11 @@ class FileWatch:
     def _sorted(self, named: Collection[str]) -> tuple[list[Path], list[Path]]:
         """The paths below `desired/`, and those of definitions."""
         below = f"{self._layout.desired('')}{os.sep}"
-        paths = sorted(path for path in named if _concerns_people(path))
-        desired = [Path(path) for path in paths if path.startswith(below)]
-        return desired, [Path(path) for path in paths if not path.startswith(below)]
+        paths = sorted(named)
+        desired = [path for path in paths if path.startswith(below) and _concerns_people(path)]
+        # Folders of definitions are called as people like, `team-1.2` say: only a stat tells them.
+        others = [path for path in paths if not path.startswith(below) and not _is_hidden(path)]
+        return [Path(path) for path in desired], [Path(path) for path in others]
 
     async def _look_at_desired(self, paths: list[Path]) -> None:
         for first in range(0, len(paths), CHUNK):
@@ -332,6 +334,12 @@ class FileWatch:
 
 def _concerns_people(path: str) -> bool:
     return _is_yaml(path) or _is_misnamed(path) or _may_be_folder(path)
+
+
+def _is_hidden(path: str) -> bool:
+    """Also what editors keep beside a file: nothing in it is read."""
+    name = path.rpartition(os.sep)[2]
+    return name.startswith(".") or name.endswith("~")
 
 
 def _is_yaml(path: str) -> bool:

@@ -156,6 +156,26 @@ async def test_files_that_come_and_go_with_their_folder_are_noticed(tmp_path: Pa
         await repo.soon(lambda: not repo.has_model("m"))
 
 
+async def test_a_folder_with_a_dot_in_its_name_is_noticed_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: what it holds was in force with the next rescan, half a minute later."""
+    begun = asyncio.Semaphore(0)
+    monkeypatch.setattr(FileWatch, "_watch_has_begun", lambda watch: begun.release())
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    (prepared / "a.yaml").write_text(MODEL.format(name="m"))
+    async with watched(tmp_path) as repo:
+        async with asyncio.timeout(5):
+            # That of `observed/`, too: nothing is found by a rescan here.
+            await begun.acquire()
+            await begun.acquire()
+        inside = prepared.rename(repo.layout.models / "team-1.2")
+        await repo.soon(lambda: repo.has_model("m"))
+        inside.rename(prepared)
+        await repo.soon(lambda: not repo.has_model("m"))
+
+
 async def test_a_folder_that_was_removed_is_made_again_and_watched(tmp_path: Path) -> None:
     async with watched(tmp_path) as repo:
         folder = repo.layout.desired("workers")
