@@ -14,6 +14,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -32,7 +33,10 @@ KEEP_RUNS = 500
 """Finished runs whose records are kept unless something else is said."""
 
 REMOVED_AT_ONCE = 400
-"""Records removed in one commit, so that others get their turn."""
+"""Records removed before others get their turn: in one commit, and until the disk has taken them.
+"""
+LOOK_S = 0.1
+"""How often it is asked meanwhile whether the disk refuses, or nothing more is to be removed."""
 
 READ_AT_ONCE = 50
 """Finished runs of an earlier process that are parsed at once, so that others get their turn."""
@@ -97,6 +101,8 @@ class Retention:
             name for name in sorted(store.names(RUNS)) if store.is_finished(RUNS, name)
         )
         self._held: list[tuple[str, str]] = []
+        self._untaken = 0
+        """Records removed since the disk was last waited for."""
         store.watch(RUNS, self._changed)
 
     def live_keys(self) -> Iterable[str]:
@@ -119,7 +125,7 @@ class Retention:
 
     async def reconcile(self, key: str) -> Wait | None:
         await self._read_all()
-        while self._is_due(self.keep):
+        while self._is_due(self.keep) and not self.queue.closed:
             entry = heapq.heappop(self._ended)
             if not await self._remove(entry[1], lambda: None):
                 self._held.append(entry)
@@ -177,7 +183,7 @@ class Retention:
         """
         while belongings := self._belongings(run):
             self._store.commit(removals=belongings)
-            await asyncio.sleep(0)
+            await self._let_others(len(belongings))
         if any(self._store.names_by(kind, "run", run) for kind in (LEASES, PENDING, STEPS)):
             return False
 
@@ -188,6 +194,20 @@ class Retention:
 
         self._forget_events(run, drop)
         return True
+
+    async def _let_others(self, removed: int) -> None:
+        """Give others their turn, on the disk as well: what they commit stands behind removals."""
+        await asyncio.sleep(0)
+        self._untaken += removed
+        if self._untaken < REMOVED_AT_ONCE:
+            return
+        self._untaken = 0
+        taken = asyncio.Event()
+        self._store.after_barrier(taken.set)
+        while not (taken.is_set() or self._store.trouble or self.queue.closed):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await taken.wait()
 
     def _belongings(self, run: str) -> list[tuple[Kind[Any, Any], str]]:
         found: list[tuple[Kind[Any, Any], str]] = []

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from controllers.controller import Wait
 from controllers.retention import KEY, REMOVED_AT_ONCE, Keep, Retention
 from datastore.clock import stamp
@@ -42,6 +44,26 @@ class Journal:
             on_durable()
 
 
+class Waiting(Journal):
+    """What is appended is durable when `sync` says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[tuple[int, Callable[[], None]]] = []
+        self.most = 0
+
+    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
+        assert on_durable is not None
+        self.ops += ops
+        self.waits.append((len(ops), on_durable))
+        self.most = max(self.most, sum(count for count, _ in self.waits))
+
+    def sync(self) -> None:
+        waits, self.waits = self.waits, []
+        for _, on_durable in waits:
+            on_durable()
+
+
 class Clock:
     def __init__(self) -> None:
         self.passed_s = 0.0
@@ -53,8 +75,8 @@ class Clock:
 class World:
     """A store, its journal, a clock, and what was said of event logs."""
 
-    def __init__(self) -> None:
-        self.journal = Journal()
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal or Journal()
         self.store = Store(KINDS.values(), self.journal)
         self.clock = Clock()
         self.forgotten: list[str] = []
@@ -202,6 +224,60 @@ def test_pruning_names_what_is_due_and_removes_only_what_it_is_given() -> None:
 
     asyncio.run(prune())
     assert world.names() == world.belongings() == {"r1", "r3"}
+
+
+def crowd(journal: Waiting, keep: Keep) -> tuple[World, Retention]:
+    """40 finished runs of 100 steps each."""
+    world = World(journal)
+    for number in range(40):
+        world.start(f"r{number}", steps=100)
+        world.end(f"r{number}")
+    journal.sync()
+    journal.most = 0
+    return world, world.retention(keep)
+
+
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_what_others_commit_waits_for_no_crowd_of_removals(*, is_asked_for: bool) -> None:
+    """Regression: who settled while 1,500 runs were pruned waited for 15 s."""
+    journal = Waiting()
+    world, retention = crowd(journal, Keep(runs=None if is_asked_for else 0))
+
+    async def prune() -> None:
+        due = await retention.due(Keep(runs=0))
+        work = retention.remove(due) if is_asked_for else retention.reconcile(KEY)
+        removing = asyncio.ensure_future(work)
+        while not removing.done():
+            # A disk is slower than whatever needs nothing but turns.
+            for _ in range(100):
+                await asyncio.sleep(0)
+            journal.sync()
+        await removing
+
+    asyncio.run(asyncio.wait_for(prune(), 10))
+    journal.sync()
+    assert journal.most <= 2 * REMOVED_AT_ONCE
+    assert world.names() == world.belongings() == set()
+
+
+def test_removals_wait_neither_for_a_disk_that_refuses_nor_for_a_stop() -> None:
+    async def remove_all(refuses: bool) -> tuple[World, Retention]:
+        journal = Waiting()
+        world, retention = crowd(journal, Keep(runs=0))
+        removing = asyncio.ensure_future(retention.reconcile(KEY))
+        await asyncio.sleep(0.01)
+        assert not removing.done()
+        if refuses:
+            journal.trouble = "the disk is full"
+        else:
+            retention.queue.close()
+        await asyncio.wait_for(removing, 5)
+        return world, retention
+
+    world, _ = asyncio.run(remove_all(True))
+    assert world.belongings() == set()
+    world, _ = asyncio.run(remove_all(False))
+    assert 0 < len(world.belongings()) < 40
 
 
 def test_one_more_finished_run_costs_the_same_however_many_there_are() -> None:
