@@ -204,7 +204,12 @@ class RunController:
         live = self._live[run.name] = self._live_run(run, workflow)
         self._teller.run_started(live)
         live.cancelled = run.spec.cancel
-        await self._catch_up(live, lambda key: self._keeper.known(live, key))
+        try:
+            await self._catch_up(live, lambda key: self._keeper.known(live, key))
+        except BaseException:
+            # An output cannot be read just now, say: all is taken on anew.
+            del self._live[run.name]
+            raise
         if live.cancelled:
             live.graph.stop()
         return live
@@ -233,13 +238,11 @@ class RunController:
             if any_started:
                 await self._take_on(live, unit, known)
             self._teller.jobs(live)
-        for unit in later:
-            live.graph.put_back(unit)
+        live.graph.put_back(*later)
 
     async def _take_on(self, live: LiveRun, unit: Unit, known: Callable[[StepKey], bool]) -> None:
         """Look at every copy of a unit once, a slice at a time."""
-        job = unit.job.name
-        started: list[str] = []
+        job, started = unit.job.name, list[str]()
         for number, name in enumerate(tuple(unit.ready), 1):
             if known((job, name)):
                 started.append(name)
@@ -256,7 +259,7 @@ class RunController:
     async def _tell_again(self, run: Run) -> None:
         """Complete the log of a finished run. Its workflow may be unreadable: then just the end."""
         self._untold.discard(run.name)
-        with contextlib.suppress(SwampError, ValueError):
+        with contextlib.suppress(SwampError, ValueError, OSError):
             live = self._live_run(run, workflow_from_source(run.spec.definition))
             live.cancelled = run.spec.cancel
             self._teller.run_started(live)
@@ -306,7 +309,11 @@ class RunController:
             self._keeper.skip(live, skip.key, skip.reason)
 
     async def _open(self, live: LiveRun, unit: Unit) -> None:
-        kept = await self.planner.open(live, unit)
+        try:
+            kept = await self.planner.open(live, unit)
+        except BaseException:
+            live.graph.put_back(unit)
+            raise
         run = self._store.get(RUNS, live.run)
         if kept is not None and run.live and run.status is not None:
             for_each = {**(run.status.for_each or {}), kept_name(unit): kept}
@@ -318,8 +325,7 @@ class RunController:
         if self._keeper.known(live, key):
             self._keeper.look(live, key)
             return
-        early = live.failed_early.pop(key, None)
-        if early is not None:
+        if (early := live.failed_early.pop(key, None)) is not None:
             self._fail_early(live, key, early)
             return
         try:
@@ -327,6 +333,10 @@ class RunController:
         except SwampError as error:
             self._fail_early(live, key, str(error))
             return
+        except BaseException:
+            del live.key_of[live.step_name(key)]
+            live.graph.take_back(key)
+            raise
         if live.cancelled or self._store.get(RUNS, live.run).spec.cancel:
             self._keeper.cancel_unstarted(live, key)
             return

@@ -115,9 +115,9 @@ class RunGraph:
         """A unit whose copies must be named now, by `open`."""
         return self._opening.popleft() if self._opening else None
 
-    def put_back(self, unit: Unit) -> None:
-        """Have a unit opened later that `take_opening` handed out."""
-        self._opening.append(unit)
+    def put_back(self, *units: Unit) -> None:
+        """Have units opened later that `take_opening` handed out."""
+        self._opening.extend(units)
 
     def take_ready(self) -> StepKey | None:
         """The next copy to start; it counts as active until `finish`."""
@@ -127,6 +127,14 @@ class RunGraph:
             if self._may_start(unit):
                 return self._hand_out(unit)
         return None
+
+    def take_back(self, key: StepKey) -> None:
+        """Have a copy started later that `take_ready` handed out; the next one it is."""
+        unit = self._unit_of[key]
+        if not unit.ready:
+            insort(self._with_ready, unit, key=_weight)
+        unit.ready.appendleft(key[1])
+        self._count_active(unit, -1)
 
     def take_on(self, unit: Unit, started: Collection[str]) -> None:
         """Copies that an earlier process started: limits bind what starts, not what has started."""
@@ -143,6 +151,9 @@ class RunGraph:
     def _handed_out(self, unit: Unit, count: int) -> None:
         if not unit.ready:
             self._with_ready.remove(unit)
+        self._count_active(unit, count)
+
+    def _count_active(self, unit: Unit, count: int) -> None:
         unit.active += count
         self._jobs[unit.job.name].active += count
         self._active += count
@@ -186,9 +197,7 @@ class RunGraph:
         """A copy that was handed out as ready has ended."""
         unit = self._unit_of[key]
         unit.left -= 1
-        unit.active -= 1
-        self._jobs[unit.job.name].active -= 1
-        self._active -= 1
+        self._count_active(unit, -1)
         if state == "failed":
             unit.worst = "failed"
             unit.failed_hard = unit.failed_hard or not allowed
