@@ -224,7 +224,7 @@ class RunController:
         """
         later: list[Unit] = []
         any_started = self._keeper.knows_any(live)
-        self._teller.jobs(live)
+        await self._teller.first_jobs(live)
         while True:
             unit = live.graph.take_opening()
             if unit is not None and self.planner.is_to_wait(live, unit):

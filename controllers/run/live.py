@@ -40,6 +40,8 @@ class LiveRun:
     ready_at: dict[StepKey, datetime] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     job_started: dict[str, datetime] = field(default_factory=dict)
+    recorded: dict[str, str] = field(default_factory=dict)
+    """When the first step was recorded of each job that an earlier process had started."""
     counts: dict[str, int] = field(default_factory=dict)
     written_counts: Counts | None = None
     written_at_s: float = float("-inf")

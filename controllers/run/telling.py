@@ -6,7 +6,7 @@ the records.
 
 from __future__ import annotations
 
-from datetime import datetime
+import asyncio
 from typing import Any
 
 from controllers.ports import RunEvents
@@ -15,7 +15,11 @@ from controllers.run.graph import JobChange, StepKey
 from controllers.run.live import LiveRun
 from datastore.clock import Clock, parse_stamp
 from datastore.kinds import PENDING, STEPS, Lease, Pending, Run, StepStatus
+from datastore.record import Kind
 from datastore.store import Store
+
+READ_AT_ONCE = 200
+"""Records of an earlier process that are parsed at once, so that others get their turn."""
 
 
 def last_event(run: Run) -> dict[str, Any] | None:
@@ -63,7 +67,8 @@ class RunTeller:
         now = self._clock.now()
         job = change.job
         if change.state == "running":
-            live.job_started[job] = self._began(live, job) or now
+            began = live.recorded.pop(job, None)
+            live.job_started[job] = now if began is None else parse_stamp(began)
             self._events.emit(live.run, f"job_started/{job}", "job_started", job=job)
             return
         if change.state == "skipped":
@@ -81,13 +86,18 @@ class RunTeller:
             durationMs=round(passed.total_seconds() * 1000),
         )
 
-    def _began(self, live: LiveRun, job: str) -> datetime | None:
-        """When a job's first step was recorded, if an earlier process had started it."""
-        pendings = self._store.by(PENDING, "run", live.run)
-        steps = self._store.by(STEPS, "run", live.run)
-        seen = [one.created_at for one in pendings if one.spec.job == job]
-        seen += [one.created_at for one in steps if one.spec.job == job]
-        return parse_stamp(min(seen)) if seen else None
+    async def first_jobs(self, live: LiveRun) -> None:
+        """As `jobs`, at the first look: an earlier process may have started some of them."""
+        kinds: tuple[Kind[Any, Any], ...] = (PENDING, STEPS)
+        for kind in kinds:
+            for number, name in enumerate(self._store.names_by(kind, "run", live.run), 1):
+                found = self._store.find(kind, name)
+                if found is not None:
+                    job, at = found.spec.job, found.created_at
+                    live.recorded[job] = min(at, live.recorded.get(job, at))
+                if number % READ_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        self.jobs(live)
 
 
 class StepTeller:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import run_rig
 from run_rig import TASK, Server
 
+from controllers.run import telling
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
 from controllers.run.steps import StepKeeper
+from datastore.clock import SystemClock, parse_stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Outcome
+from datastore.record import Kind
+from datastore.sqlite_file import to_json
 
 
 @asynccontextmanager
@@ -187,3 +194,85 @@ async def test_a_restart_looks_at_each_copy_once(monkeypatch: pytest.MonkeyPatch
     await server.look()
     assert len(looks) == len(set(looks)) == 150
     assert len(server.store.live(PENDING)) == 51
+
+
+async def reads_of_a_restart(steps: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many records are parsed where each of ten jobs had so many steps."""
+    server = Server()
+    step = {"task": TASK, "labels": {"pool": "a"}}
+    jobs: list[dict[str, Any]] = [
+        {"name": f"j{number}", "steps": [{"name": f"s{i}", **step} for i in range(steps)]}
+        for number in range(10)
+    ]
+    for before, job in pairwise(jobs):
+        job["dependsOn"] = [{"job": before["name"]}]
+    server.start(jobs=jobs)
+    await server.look()
+    while (waits := server.store.live(PENDING))[0].spec.job != "j9":
+        for pending in waits:
+            server.lease(pending.name)
+            server.end(pending.name, Outcome(ok=True, reason="completed"))
+        await server.look()
+    kinds: tuple[Kind[Any, Any], ...] = (STEPS, PENDING, LEASES)
+    for kind in kinds:
+        ended = [one for one in server.store.names(kind) if server.store.is_finished(kind, one)]
+        stored = {name: to_json(server.store.get(kind, name).document()) for name in ended}
+        server.store.load_finished(kind, stored)
+    server.restart()
+    reads = 0
+    load = Kind.load
+
+    def counted(kind: Kind[Any, Any], document: Any, **more: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return load(kind, document, **more)
+
+    monkeypatch.setattr(Kind, "load", counted)
+    await server.look()
+    monkeypatch.undo()
+    assert len(server.store.live(PENDING)) == steps
+    return reads
+
+
+async def test_a_restart_reads_a_record_not_once_more_for_each_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: 200 jobs of ten steps each held everybody up for half a minute."""
+    for steps in (1, 5):
+        assert await reads_of_a_restart(steps, monkeypatch) <= 80 * steps
+
+
+async def test_others_get_their_turn_while_a_restart_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a job of 10,000 steps held everybody up for 0.6 s."""
+    server = Server()
+    steps = [{"name": f"s{i}", "task": TASK, "labels": {"pool": "a"}} for i in range(40)]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    server.restart()
+    monkeypatch.setattr(telling, "READ_AT_ONCE", 2)
+    reading, turns = asyncio.ensure_future(server.look()), 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 40 / 2
+
+
+async def test_a_job_has_lasted_since_its_first_step_was_recorded_also_over_a_restart() -> None:
+    server = Server()
+    steps = [{"name": name, "task": TASK, "labels": {"pool": "a"}} for name in "ab"]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    for name, at in (("r.j.a.1", "2026-01-01T12:00:07Z"), ("r.j.b.1", "2026-01-01T12:00:00Z")):
+        server.store.load(replace(server.store.get(PENDING, name), created_at=at))
+    server.restart()
+    await server.look()
+    for name in ("r.j.a.1", "r.j.b.1"):
+        server.lease(name)
+        server.end(name, Outcome(ok=True, reason="completed"))
+    await server.look()
+    passed = SystemClock().now() - parse_stamp("2026-01-01T12:00:00Z")
+    lasted_s = server.said.fields["job_ended/j"]["durationMs"] / 1000
+    # That of `a` was recorded seven seconds later.
+    assert abs(passed.total_seconds() - lasted_s) < 5
