@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import count, islice
 
 from controllers.controller import Wait
 from controllers.model_locks import ModelLocks
@@ -225,7 +225,9 @@ class RunController:
         later: list[Unit] = []
         any_started = self._keeper.knows_any(live)
         await self._teller.first_jobs(live)
-        while True:
+        for number in count(1):
+            if number % STARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             unit = live.graph.take_opening()
             if unit is not None and self.planner.is_to_wait(live, unit):
                 later.append(unit)
@@ -285,12 +287,10 @@ class RunController:
         """Start what may start, a slice at a time; True if there is more."""
         self._teller.jobs(live)
         for _ in range(STARTS_AT_ONCE):
-            unit = live.graph.take_opening()
-            if unit is not None:
+            if (unit := live.graph.take_opening()) is not None:
                 await self._open(live, unit)
                 continue
-            key = live.graph.take_ready()
-            if key is None:
+            if (key := live.graph.take_ready()) is None:
                 break
             await self._start(live, key)
         self._tell_skips(live)

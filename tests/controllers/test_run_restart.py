@@ -14,6 +14,7 @@ import run_rig
 from run_rig import TASK, Server
 
 from controllers.run import telling
+from controllers.run.controller import STARTS_AT_ONCE
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
 from controllers.run.steps import StepKeeper
@@ -257,6 +258,20 @@ async def test_others_get_their_turn_while_a_restart_reads(
         await asyncio.sleep(0)
         turns += 1
     assert turns > 40 / 2
+
+
+async def test_others_get_their_turn_while_a_restart_takes_steps_on() -> None:
+    """Regression: 4,000 steps as written held everybody up for 0.3 s."""
+    server = Server()
+    steps = [{"name": f"s{i}", "task": TASK, "labels": {"pool": "a"}} for i in range(90)]
+    server.start(jobs=[{"name": "j", "steps": steps}])
+    await server.look()
+    server.restart()
+    taking, turns = asyncio.ensure_future(server.runs.reconcile("r")), 0
+    while not taking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns >= 90 / STARTS_AT_ONCE
 
 
 async def test_a_job_has_lasted_since_its_first_step_was_recorded_also_over_a_restart() -> None:
