@@ -161,7 +161,7 @@ class Retention:
         await all_set(await self.begin_to_remove(runs))
 
     async def begin_to_remove(self, runs: Sequence[str]) -> list[asyncio.Event]:
-        """As `remove`, without waiting for the disk: each event says that a run's have gone."""
+        """As `remove`, told by events; a disk that refuses is not waited for."""
         going = []
         wanted = set(runs)
         self._ended = [entry for entry in self._ended if entry[1] not in wanted]
