@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 from datastore.errors import DatastoreError, NotFound
 from datastore.layout import Layout, folder_name
 from datastore.plain_values import Unfit, from_json
-from datastore.regular_file import read_bytes
+from datastore.regular_file import NO_FILE_MORE, read_bytes
 
 OUTPUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 CONTENT_MAX_BYTES = 1 << 20
@@ -203,7 +203,7 @@ class OutputFiles:
     def _read(self, model: str, name: str, number: int) -> StoredOutput:
         path = self._folder(model, name) / str(number) / "meta.json"
         try:
-            meta: dict[str, Any] = json.loads(read_bytes(path))
+            meta: dict[str, Any] = json.loads(self._bytes(path))
             return StoredOutput(
                 name=name,
                 version=number,
@@ -215,8 +215,20 @@ class OutputFiles:
             )
         except FileNotFoundError:
             raise NotFound(f"output '{name}' of model '{model}' has no version {number}") from None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             raise InvalidOutput(f"{self._layout.shown(path)} is damaged") from None
+
+    def _bytes(self, path: Path) -> bytes:
+        """What a file of a version holds; OSError where it can be had a moment later."""
+        try:
+            return read_bytes(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno in NO_FILE_MORE:
+                raise
+            why = f"{self._layout.shown(path)} cannot be read: {error.strerror}"
+            raise InvalidOutput(why) from None
 
     def raw(self, stored: StoredOutput) -> Path:
         """The file with the bytes of a version."""
@@ -238,7 +250,11 @@ class OutputFiles:
                 f"output '{name}' of model '{model}' has {stored.size} bytes, expressions take at"
                 f" most {CONTENT_MAX_BYTES}: use `swamp data get {model} {name}`"
             )
-        data = read_bytes(self.raw(stored))
+        raw = self.raw(stored)
+        try:
+            data = self._bytes(raw)
+        except FileNotFoundError:
+            raise InvalidOutput(f"{self._layout.shown(raw)} is gone") from None
         try:
             text = data.decode()
         except UnicodeDecodeError:

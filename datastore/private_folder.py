@@ -9,7 +9,6 @@ lost, and that is said.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from datastore.events import EventLog
 from datastore.key_file import place
 from datastore.layout import Layout, create_folders
 from datastore.lock import RepositoryLock
-from datastore.regular_file import read_bytes
+from datastore.regular_file import NO_FILE_MORE, read_bytes
 from datastore.trouble import OF_THE_DISK, Trouble
 from datastore.watched_folders import WatchedFolders
 
@@ -26,9 +25,6 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """How often the folder is looked at, seconds: a few stats."""
-
-NO_FILE_MORE = (errno.EMFILE, errno.ENFILE)
-"""This process, or the machine, has as many files open as it may."""
 
 
 class PrivateFolder:

@@ -12,6 +12,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+NO_FILE_MORE = (errno.EMFILE, errno.ENFILE)
+"""This process, or the machine, has as many files open as it may: just now."""
+
 _NO_FILE = "is no regular file"
 
 

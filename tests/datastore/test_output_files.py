@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from datastore import outputs
 from datastore.errors import NotFound
 from datastore.layout import Layout
 from datastore.outputs import InvalidOutput, Origin, OutputFiles, StoredOutput
@@ -133,6 +135,32 @@ def test_content_that_cannot_be_given_says_how_to_get_it(files: OutputFiles) -> 
         files.content("probe", "x")
     with pytest.raises(NotFound, match="output 'x' of model 'probe' has no version 9"):
         files.content("probe", "x", 9)
+
+
+@pytest.mark.parametrize("part", ["meta.json", "raw"])
+def test_what_cannot_be_read_just_now_is_not_damaged(
+    files: OutputFiles, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that reads an output waits until a file more may be open; all else fails it."""
+    keep(files, b"1")
+    refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def refuse(path: Path) -> bytes:
+        if path.name == part:
+            raise refusal
+        return path.read_bytes()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, "read_bytes", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            files.content("probe", "x")
+        refusal = OSError(errno.EIO, os.strerror(errno.EIO))
+        with pytest.raises(InvalidOutput, match=f"data/probe/x/1/{part} cannot be read: "):
+            files.content("probe", "x")
+    assert files.content("probe", "x") == 1
+    files.raw(files.read("probe", "x")).unlink()
+    with pytest.raises(InvalidOutput, match="data/probe/x/1/raw is gone"):
+        files.content("probe", "x")
 
 
 @pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "x" * 65, "a b", "x\n"])
