@@ -2,8 +2,8 @@
 
 A run of a server: the first Ctrl-C asks (or does what `--on-interrupt` says); the second one leaves
 at once, and the run goes on. A run of this process: the first one cancels it, the second one stops.
-SIGTERM, which is what a CI system sends, means the same, and so does SIGHUP, the end of a terminal;
-nobody is asked then.
+SIGTERM, which is what a CI system sends, means the same, and so does the first SIGHUP, the end of a
+terminal; nobody is asked then.
 """
 
 from __future__ import annotations
@@ -186,20 +186,30 @@ def _events(
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Meanwhile SIGTERM and SIGHUP raise Signalled."""
+    """Meanwhile SIGTERM and SIGHUP raise Signalled.
+
+    The second SIGHUP means no more than the first: a shell whose terminal is closed passes that on,
+    and the kernel sends another.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
+            signal.signal(number, _hung_up)
             let_go_of_terminal()
         raise Signalled(number)
 
-    numbers = (signal.SIGTERM, *hang_up_signals())
+    hang_ups = [one for one in hang_up_signals() if signal.getsignal(one) is not _hung_up]
+    numbers = (signal.SIGTERM, *hang_ups)
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _hung_up(number: int, frame: FrameType | None) -> None:
+    """SIGHUP was heard before. Unlike one that is ignored, it does not stay so in steps."""
 
 
 def _wants_cancel(choice: OnInterrupt, *, may_ask: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -71,7 +72,8 @@ def _signals_to(worker: Worker) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     numbers = stop_signals()
     for number in numbers:
-        loop.add_signal_handler(number, worker.signal)
+        take = worker.hang_up if number == signal.SIGHUP else worker.signal
+        loop.add_signal_handler(number, take)
     try:
         yield
     finally:

@@ -75,7 +75,7 @@ class _Exit(NamedTuple):
 
 
 class Worker:
-    """One worker. `run` once; `signal` and `drain` from the event loop."""
+    """One worker. `run` once; `signal`, `hang_up` and `drain` from the event loop."""
 
     def __init__(
         self,
@@ -143,6 +143,13 @@ class Worker:
         """A signal to end: the first one drains, the next one does not wait."""
         if self._signalled:
             self._force("signal")
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """The terminal has gone: a signal to end that never is the second one.
+
+        A shell whose terminal is closed passes SIGHUP on, and the kernel sends another.
+        """
         self._signalled = True
         self.drain("signal")
 

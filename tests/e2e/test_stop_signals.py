@@ -76,6 +76,43 @@ def test_a_hang_up_leaves_the_run_of_a_server(repo: Repo) -> None:
     assert (watcher.returncode, "The run goes on" in out) == (129, True), out
 
 
+def test_a_worker_that_is_hung_up_on_twice_finishes_what_runs(repo: Repo) -> None:
+    """A shell whose terminal is closed passes that on, and the kernel does so once more."""
+    speak, go = repo.base / "speak", repo.base / "go"
+    waits = "until [ -e {} ]; do sleep 0.02; done"
+    step = f"{waits.format(speak)}; echo alive; {waits.format(go)}"
+    repo.shell_workflow("far", {"step": step}, "queueTimeout: 1\n")
+    repo.serve()
+    worker = repo.worker("w1", "--label", "pool=worker")
+    client = repo.start("workflow", "run", "far")
+    worker.lines.kind("dispatch_started")
+    worker.process.send_signal(signal.SIGHUP)
+    worker.lines.kind("draining")
+    worker.process.send_signal(signal.SIGHUP)
+    speak.touch()
+    assert client.stdout is not None
+    # What the worker sends now, it sends after the signal.
+    assert any("alive" in line for line in client.stdout)
+    go.touch()
+    out, _ = client.communicate(timeout=30)
+    assert client.returncode == 0, out
+    assert worker.wait() == 0
+
+
+def test_a_run_that_is_hung_up_on_twice_ends_in_order(repo: Repo) -> None:
+    local_step(repo, 'trap "sleep 3; exit 3" TERM; while :; do sleep 0.1; done')
+    running = repo.start("workflow", "run", "w")
+    repo.until(lambda: is_running(repo), "the step")
+    assert running.stdout is not None
+    running.send_signal(signal.SIGHUP)
+    while "Cancelling the run" not in running.stdout.readline():
+        pass
+    running.send_signal(signal.SIGHUP)
+    out, _ = running.communicate(timeout=30)
+    assert (running.returncode, status(repo)) == (129, "cancelled"), out
+    assert "Stopped before the run had ended" not in out
+
+
 def test_a_terminal_that_is_closed_cancels_the_run(repo: Repo) -> None:
     """Nobody can be told: what is printed then must not keep the run from its end."""
     local_step(repo, f"MARK={repo.base} sleep 60")
