@@ -2,7 +2,8 @@
 
 `SWAMP_DATA_URL` and `SWAMP_DATA_TOKEN` say where and who. A server that is away for a moment, since
 it starts again, costs no step: it is asked again, and what broke on the way is sent from its
-beginning. A refusal is final.
+beginning. A refusal is final. What comes through a pipe is read before anybody is asked: whoever
+makes it may take longer for that than a server waits.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from datastore.errors import SwampError
 from swamp.client import PATIENCE_S, RETRY_MOST_S, ServerError, Unreachable
@@ -34,8 +35,11 @@ _CONNECT_S = 15.0
 _FIRST_RETRY_S = 0.5
 _PIECE_BYTES = 256 << 10
 _IN_MEMORY_BYTES = 1 << 20
-_PASSING_STATUS = frozenset((502, 503, 504))
-"""A server that stops or whose disk refuses, and what stands in front of one that is away."""
+_AHEAD_MOST_BYTES = 1 << 30
+"""So much of a pipe is read ahead; a server takes no more of it, unless it was told to."""
+_PASSING_STATUS = frozenset((408, 502, 503, 504))
+"""A server that stops or whose disk refuses, and what stands in front of one that is away; and who
+waited for us in vain, say while this machine was asleep."""
 
 
 class NotInAStep(SwampError):
@@ -85,8 +89,9 @@ def put_output(
                 connection.request("PUT", path, pieces, {**headers, "Content-Type": content_type})
             return _answer(connection.getresponse())
 
-    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as copy:
-        source = _Source(file, copy)
+    _who(environment)
+    with ExitStack() as closing:
+        source = _Source(file, closing)
         return _answered(send, patience, lambda: source.is_whole)
 
 
@@ -105,6 +110,22 @@ def _asked(
     environment: Mapping[str, str], name: str
 ) -> Iterator[tuple[http.client.HTTPConnection, str, dict[str, str]]]:
     """A connection to ask on, the path of the output, and what says who asks."""
+    parts, token = _who(environment)
+    connection = _connection(parts.scheme, parts.netloc, environment.get(CA_VARIABLE))
+    headers = {"Authorization": f"Bearer {token}"}
+    try:
+        connection.connect()
+        connection.sock.settimeout(TIMEOUT_S)
+        yield connection, f"{parts.path}/{quote(name, safe='')}", headers
+    except (OSError, http.client.HTTPException) as error:
+        kind = _Away if _may_pass(error) else Unreachable
+        raise kind(f"no answer from {parts.netloc} ({error})") from None
+    finally:
+        connection.close()
+
+
+def _who(environment: Mapping[str, str]) -> tuple[SplitResult, str]:
+    """Where to ask, and with which token. NotInAStep."""
     url = environment.get(DATA_URL_VARIABLE)
     token = environment.get(DATA_TOKEN_VARIABLE)
     if token is not None and not fits_header(token):
@@ -117,17 +138,7 @@ def _asked(
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise NotInAStep(f"{DATA_URL_VARIABLE} is no address: {url!r}")
-    connection = _connection(parts.scheme, parts.netloc, environment.get(CA_VARIABLE))
-    headers = {"Authorization": f"Bearer {token}"}
-    try:
-        connection.connect()
-        connection.sock.settimeout(TIMEOUT_S)
-        yield connection, f"{parts.path}/{quote(name, safe='')}", headers
-    except (OSError, http.client.HTTPException) as error:
-        kind = _Away if _may_pass(error) else Unreachable
-        raise kind(f"no answer from {parts.netloc} ({error})") from None
-    finally:
-        connection.close()
+    return parts, token
 
 
 def _connection(scheme: str, place: str, authorities: str | None) -> http.client.HTTPConnection:
@@ -183,37 +194,72 @@ def _answered(
 class _Source:
     """What is put, to be read as often as it takes.
 
-    Of what can be read only once (a pipe), a copy is made on the way.
+    Of what can be read only once (a pipe), a copy is made. What there is no room for is sent as it
+    comes, once.
     """
 
-    def __init__(self, file: BinaryIO, copy: IO[bytes]) -> None:
+    def __init__(self, file: BinaryIO, closing: ExitStack) -> None:
+        """Unreadable."""
         self._file = file
-        self._copy = copy
+        self._closing = closing
         self._start = file.tell() if file.seekable() else None
+        self._memory = bytearray()
+        self._disk: IO[bytes] | None = None
+        self._left = b""
         self.is_whole = True
         """Whether it can be read from its beginning once more."""
+        if self._start is None:
+            with _readable():
+                self._read_ahead()
 
     def from_its_beginning(self) -> Iterator[bytes]:
         """All of it, in pieces. Unreadable."""
-        try:
+        with _readable():
             if self._start is not None:
                 self._file.seek(self._start)
-                yield from _pieces(self._file)
-                return
-            self._copy.seek(0)
-            yield from _pieces(self._copy)
+            else:
+                yield bytes(self._memory)
+                if self._disk is not None:
+                    self._disk.seek(0)
+                    yield from _pieces(self._disk)
+                yield self._left
             for piece in _pieces(self._file):
-                self._keep(piece)
+                if self._start is None:
+                    self._keep(piece)
                 yield piece
-        except OSError as error:
-            raise Unreadable(f"what is to be put cannot be read: {error.strerror}") from None
 
-    def _keep(self, piece: bytes) -> None:
+    def _read_ahead(self) -> None:
+        read = 0
+        for piece in _pieces(self._file):
+            self._left = piece[self._keep(piece) :]
+            read += len(piece)
+            if not self.is_whole or read >= _AHEAD_MOST_BYTES:
+                return
+
+    def _keep(self, piece: bytes) -> int:
+        """How much of it there was room for."""
+        if self._disk is None and len(self._memory) + len(piece) <= _IN_MEMORY_BYTES:
+            self._memory += piece
+            return len(piece)
+        kept = 0
         try:
-            self._copy.write(piece)
+            if self._disk is None:
+                # Unbuffered: what is written is there, whatever becomes of the rest.
+                unnamed = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+                self._disk = self._closing.enter_context(unnamed)
+            while kept < len(piece):
+                kept += self._disk.write(piece[kept:])
         except OSError:
-            # No room for a copy: this try is the only one.
             self.is_whole = False
+        return kept
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unreadable(f"what is to be put cannot be read: {error.strerror}") from None
 
 
 def _pieces(file: IO[bytes]) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ import pytest
 
 from swamp.client import ServerError, Unreachable
 from swamp.protocol import DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
-from swamp.upload import Patience, Unreadable, put_output
+from swamp.upload import NotInAStep, Patience, Unreadable, put_output
 
 BIG = os.urandom(3 << 20)
 STORED = (201, b'{"name": "x", "version": 1, "size": 1}')
@@ -36,6 +36,7 @@ class Place:
         self.bodies: list[bytes] = []
         self.notices: list[str] = []
         self.slept: list[float] = []
+        self.is_asked = threading.Event()
         self.now_s = 0.0
         self.while_asleep: Callable[[], None] = lambda: None
         self._server: HTTPServer | None = None
@@ -46,6 +47,7 @@ class Place:
 
         class Handler(BaseHTTPRequestHandler):
             def do_PUT(handler) -> None:
+                self.is_asked.set()
                 answer = left.pop(0)
                 if answer is None:
                     handler.rfile.read(300_000)
@@ -160,6 +162,84 @@ def test_an_answer_that_may_pass_is_none(place: Place) -> None:
     place.listen((502, b"<html>Bad gateway"), (503, full), STORED)
     assert place.put(piped(b"content"))["version"] == 1
     assert place.bodies == [b"content"] * 3
+
+
+def test_an_upload_that_stood_still_is_sent_again(place: Place) -> None:
+    """Say the machine was asleep, or its network gone: the server waits for a minute only."""
+    stalled = b'{"error": "the upload of \'x\' stood still for 60s", "code": "stalled"}'
+    place.listen((408, stalled), STORED)
+    assert place.put(io.BytesIO(b"content"))["version"] == 1
+    assert place.bodies == [b"content"] * 2
+
+
+def test_nobody_is_asked_before_all_of_a_pipe_has_come(place: Place) -> None:
+    """Who writes it may take longer for it than a server bears with."""
+    place.listen(STORED)
+    reading, writing = os.pipe()
+    with open(reading, "rb") as file, open(writing, "wb") as end:
+        putting = threading.Thread(target=place.put, args=(file,))
+        putting.start()
+        end.write(BIG)
+        end.flush()
+        # The kernel holds 64 KiB: all else has been read.
+        assert not place.is_asked.wait(0.2)
+        end.write(b"more")
+        end.close()
+        putting.join()
+    assert place.is_asked.is_set()
+    assert place.bodies == [BIG + b"more"]
+
+
+def test_what_has_no_end_fills_no_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swamp.upload._AHEAD_MOST_BYTES", 1 << 20)
+    place.listen((413, b'{"error": "too large", "code": "too_large"}'))
+    reading, writing = os.pipe()
+    with open(reading, "rb") as file, open(writing, "wb") as end:
+        putting = threading.Thread(target=lambda: suppressed(place, file))
+        putting.start()
+        end.write(BIG)
+        end.flush()
+        assert place.is_asked.wait(10)
+        end.close()
+        putting.join()
+    assert place.bodies == [BIG]
+
+
+def suppressed(place: Place, file: BinaryIO) -> None:
+    with suppress(ServerError):
+        place.put(file)
+
+
+def test_outside_of_a_step_nobody_has_to_wait_for_a_pipe(place: Place) -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb") as file, open(writing, "wb"), pytest.raises(NotInAStep):
+        put_output({}, "x", file, "text/plain", Patience())
+
+
+@pytest.mark.parametrize("room", [0, 1 << 20, (1 << 20) + 1000])
+def test_where_there_is_no_room_for_a_copy_all_is_sent_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr("swamp.upload._IN_MEMORY_BYTES", 300_000)
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **named: _Small(room))
+    place.listen(STORED)
+    with piped(BIG) as file:
+        assert place.put(file)["version"] == 1
+    assert place.bodies == [BIG]
+
+
+class _Small(io.BytesIO):
+    """A file on a disk with little room."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._room = room
+
+    def write(self, data: Any) -> int:
+        taken = data[: self._room - self.tell()]
+        if data and not taken:
+            raise OSError(28, "No space left on device")
+        return super().write(taken)
 
 
 def test_a_pipe_that_no_copy_can_be_made_of_is_tried_once(
