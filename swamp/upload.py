@@ -85,7 +85,7 @@ def put_output(
         with _asked(environment, name) as (connection, path, headers):
             pieces = source.from_its_beginning()
             # A refusal comes before the whole body is sent: it may be there to be read.
-            with suppress(BrokenPipeError, ConnectionResetError):
+            with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
                 connection.request("PUT", path, pieces, {**headers, "Content-Type": content_type})
             return _answer(connection.getresponse())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import ipaddress
 import json
 import signal
@@ -10,12 +12,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from harness import Proc, Repo
 
+from swamp.client import ServerError
+from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE
 from swamp.tls import TlsError, client_context, server_context
+from swamp.upload import Patience, put_output
 
 
 def certificate(folder: Path, name: str = "tls") -> tuple[str, str]:
@@ -134,3 +140,35 @@ def test_certificate_and_key_go_together(repo: Repo) -> None:
     assert "No such file" in repo.swamp(
         "serve", "--tls-cert", "a.crt", "--tls-key", "a.key", code=1
     ).stderr  # fmt: skip
+
+
+async def test_a_refusal_in_the_middle_of_an_upload_is_read(tmp_path: Path) -> None:
+    """Regression: `no answer`, and all was sent again for a minute, to be refused each time."""
+    crt, key = certificate(tmp_path)
+
+    async def refuse(request: web.Request) -> web.Response:
+        await request.content.readany()
+        return web.json_response({"error": "it is over", "code": "dispatch_over"}, status=409)
+
+    app = web.Application()
+    app.router.add_put("/data/x", refuse)
+    trusted = server_context(Path(crt), Path(key))
+    runner = web.AppRunner(app, lingering_time=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=trusted).start()
+    environment = {
+        DATA_URL_VARIABLE: f"https://127.0.0.1:{runner.addresses[0][1]}/data",
+        DATA_TOKEN_VARIABLE: "d.s",
+        CA_VARIABLE: crt,
+    }
+    patience = Patience(most_s=0.0)
+    with pytest.raises(ServerError, match="it is over"):
+        await asyncio.to_thread(put_output, environment, "x", Endless(), "text/plain", patience)
+    await runner.cleanup()
+
+
+class Endless(io.BytesIO):
+    """Content that goes on until nobody takes it."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return bytes(65_536)
