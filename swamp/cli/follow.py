@@ -8,12 +8,13 @@ terminal; nobody is asked then.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,7 @@ def _follow(
     # A server in this very process ends no stream for a while: there is nothing to remark on.
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     receiver = _receiver(watch, arrived, Console(quiet=True) if watch.is_here else console)
+    unsaid: OSError | None = None
     if interrupted is not None:
         _cancel(watch, _name_of(interrupted))
     while True:
@@ -127,6 +129,19 @@ def _follow(
                 _cancel(watch, _name_of(interrupt))
             except KeyboardInterrupt as again:
                 raise _leaves(watch, again) from None
+        except OSError as error:
+            if not watch.is_here:
+                raise
+            # As if it were interrupted: nobody else can end the run in order.
+            unsaid = error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if interrupted is None:
+                _cancel_unseen(watch)
+            receiver.join()
+            status = str(watch.client.get(f"/api/v1/runs/{watch.run}")["status"])
+            break
+    if unsaid is not None and interrupted is None:
+        raise unsaid
     if console.json:
         console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
     if interrupted is not None and watch.is_here and status == "cancelled":
@@ -235,5 +250,13 @@ def _cancel(watch: Watch, by: str) -> None:
     _say(f"Cancelling the run. {by} again leaves at once.")
 
 
+def _cancel_unseen(watch: Watch) -> None:
+    reason = "its output could not be written"
+    watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": reason})
+    _say("The output cannot be written any more: cancelling the run.")
+
+
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    # Whoever reads it may have gone; the command has to end in order all the same.
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)

@@ -113,6 +113,32 @@ def test_a_run_that_is_hung_up_on_twice_ends_in_order(repo: Repo) -> None:
     assert "Stopped before the run had ended" not in out
 
 
+def test_a_run_whose_output_nobody_reads_any_more_ends_in_order(repo: Repo) -> None:
+    """As with `swamp workflow run w 2>&1 | head -1`."""
+    local_step(repo, f"export MARK={repo.base}; while :; do echo on; sleep 0.1; done")
+    running = repo.start("workflow", "run", "w")
+    assert running.stdout is not None
+    running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(30) == 1
+    assert status(repo) == "cancelled"
+    assert alive_with(f"MARK={repo.base}") == []
+
+
+def test_an_interrupt_that_ends_who_reads_as_well_cancels_the_run(repo: Repo) -> None:
+    """As with `swamp workflow run w 2>&1 | tee log`: Ctrl-C is for both."""
+    bye = 'trap "echo bye; exit 3" TERM'
+    local_step(repo, f"export MARK={repo.base}; {bye}; sleep 60 & wait")
+    running = repo.start("workflow", "run", "w")
+    repo.until(lambda: is_running(repo), "the step")
+    assert running.stdout is not None
+    running.stdout.close()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 130
+    assert status(repo) == "cancelled"
+    assert alive_with(f"MARK={repo.base}") == []
+
+
 def test_a_terminal_that_is_closed_cancels_the_run(repo: Repo) -> None:
     """Nobody can be told: what is printed then must not keep the run from its end."""
     local_step(repo, f"MARK={repo.base} sleep 60")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -64,3 +65,54 @@ def test_a_flood_of_lines_costs_few_writes_and_is_seen_at_once(
     ]
     # Text and line end of each piece, and of the end of the run.
     assert screen.writes <= 2 * (len(pieces) + 1)
+
+
+class Unread(io.StringIO):
+    """A stdout whose reader goes when a certain text comes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def write(self, text: str) -> int:
+        if self._text in text:
+            raise BrokenPipeError
+        return super().write(text)
+
+    def fileno(self) -> int:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+class Here:
+    """A run of this process, which ends when it is told to, or by itself."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self.over = threading.Event()
+        self.asked: list[tuple[str, Any]] = []
+        if ends:
+            self.over.set()
+
+    def events(self, run: str, after: int, *told: Any) -> Iterator[dict[str, Any]]:
+        yield {"kind": "output", "stream": "stdout", "text": "early\n", **AT}
+        assert self.over.wait(30)
+        yield {"kind": "run_completed", "status": "cancelled", "durationMs": 5, **AT}
+
+    def post(self, path: str, body: Any) -> None:
+        self.asked.append((path, body))
+        self.over.set()
+
+    def get(self, path: str) -> dict[str, Any]:
+        return {"status": "cancelled"}
+
+
+@pytest.mark.parametrize(("text", "ends"), [("early", False), ("Cancelled", True)])
+def test_a_run_of_this_process_is_not_left_when_nobody_reads_of_it(
+    monkeypatch: pytest.MonkeyPatch, text: str, ends: bool
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Unread(text))
+    here = Here(ends=ends)
+    client: Any = here
+    with pytest.raises(BrokenPipeError):
+        follow(Console(), Watch(client, "r", is_here=True), RunLines())
+    ((path, _),) = here.asked
+    assert path == "/api/v1/runs/r/cancel"
