@@ -35,6 +35,7 @@ from datastore.kinds import (
     StepSpec,
     StepStatus,
     Worker,
+    is_given_up,
 )
 from datastore.kinds.probe import PROBES
 from datastore.record import Kind, Record
@@ -227,7 +228,7 @@ class BootSweep:
     def _lease(self, lease: Lease) -> None:
         if self._is_foreign(lease):
             self._change(lease, state="expired", ended_at=self._now, reason=NOT_OURS)
-        elif self._recover and self._run_is_live(lease.spec.run):
+        elif self._recover and (is_given_up(lease) or self._run_is_live(lease.spec.run)):
             self.report.counts["recovering"] += 1
             if lease.state != "recovering":
                 self._change(lease, state="recovering", recovering_at=self._now)

@@ -21,7 +21,16 @@ from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, stamp
-from datastore.kinds import LEASES, PENDING, TOKENS, WORKERS, Lease, LeaseStatus, Outcome
+from datastore.kinds import (
+    LEASES,
+    PENDING,
+    TOKENS,
+    WORKERS,
+    Lease,
+    LeaseStatus,
+    Outcome,
+    is_given_up,
+)
 from datastore.kinds.dispatch_name import run_of
 from datastore.store import Store
 
@@ -120,19 +129,24 @@ class LeaseController:
     # -- the worker is away ----------------------------------------------------------------------
 
     def _while_away(self, lease: Lease) -> Wait | None:
-        if lease.spec.cancel:
-            # Nobody has to wait for a worker that may never come back: if it does, the comparison
-            # at its enrollment has the runner killed.
+        """Nobody waits for a cancelled step whose worker is away; its slot and its model do.
+
+        What it runs may go on until the worker is back or its grace window is over.
+        """
+        assert lease.status is not None
+        if lease.spec.cancel and lease.status.state == "bound" and lease.name not in self._offered:
             self._end_cancelled(lease)
             return None
         now_s = asyncio.get_running_loop().time()
         since = self._away_since.setdefault(lease.name, now_s)
         left_s = self._grace_s - (now_s - since)
+        if left_s <= 0 and lease.spec.cancel:
+            self._end_cancelled(lease)
+            return None
         if left_s <= 0:
             why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
             self._lose(lease, f"{WORKER_LOST}: {why}")
             return None
-        assert lease.status is not None
         if lease.status.state != "recovering":
             self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
         return Wait(left_s)
@@ -164,6 +178,8 @@ class LeaseController:
             self._away_since.pop(lease.name, None)
             if lease.spec.instance != instance:
                 self._lose(lease, f"{WORKER_LOST}: its process was restarted")
+            elif is_given_up(lease):
+                self._end_cancelled(lease)
             elif lease.name in has or lease.name in has_result:
                 keep.append(lease.name)
                 assert lease.status is not None

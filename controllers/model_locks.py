@@ -7,7 +7,7 @@ long as they do. Who decides by `full` commits in the same `def`: nobody else ge
 
 from __future__ import annotations
 
-from datastore.kinds import LEASES, STEPS, Call
+from datastore.kinds import LEASES, STEPS, Call, Lease, is_given_up
 from datastore.kinds.dispatch_name import run_of
 from datastore.store import Store
 
@@ -33,7 +33,7 @@ class ModelLocks:
     def held(self, call: Call) -> str:
         """`model 'x' is held by <workflow>/<step> on <worker>`, for a model that is held."""
         leases = self._store.by(LEASES, "model", call.model_key)
-        holders = [f"{one.spec.workflow}/{one.spec.step} on {one.spec.worker}" for one in leases]
+        holders = [_holder(lease) for lease in leases]
         for name in self._local(call.model_key):
             spec = self._store.get(STEPS, name).spec
             holders.append(f"{spec.workflow}/{spec.step} on the server")
@@ -47,3 +47,9 @@ class ModelLocks:
         if self._only_run is None:
             return names
         return tuple(name for name in names if run_of(name) == self._only_run)
+
+
+def _holder(lease: Lease) -> str:
+    spec = lease.spec
+    away = " (cancelled while that is away)" if is_given_up(lease) else ""
+    return f"{spec.workflow}/{spec.step} on {spec.worker}{away}"

@@ -31,6 +31,7 @@ from datastore.kinds import (
     PendingSpec,
     Step,
     StepStatus,
+    is_given_up,
 )
 from datastore.record import Record
 from datastore.store import Store
@@ -139,6 +140,12 @@ class StepKeeper:
             lease = lease_as_asked(self._store, lease)
             if live.cancelled and not lease.spec.cancel:
                 self._store.commit([lease.with_spec(cancel=True)])
+                lease = self._store.get(LEASES, lease.name)
+            if is_given_up(lease):
+                by = "cancelled" if live.cancelled else _cancelled_by(lease)
+                error = f"{by} while worker '{lease.spec.worker}' was away"
+                self._end(live, key, "cancelled", error=error, lease=lease)
+                return
             self._mark_running(live, key, pending, lease)
             if status.active_at is not None:
                 self.tell.dispatched(live, key, lease, self._lost_before(pending))

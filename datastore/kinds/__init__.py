@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PendingSpec,
         PendingStatus,
         Placement,
+        is_given_up,
     )
     from datastore.kinds.every import (
         KINDS,
@@ -87,6 +88,7 @@ __all__ = [
     "PendingSpec",
     "PendingStatus",
     "Placement",
+    "is_given_up",
     "KINDS",
     "STARTS_NO_WORK",
     "TOKENS",
@@ -120,7 +122,7 @@ _DEFINED_IN = {
     "call": "Call Outcome",
     "dispatch": (
         "LEASES PENDING LabelRule Lease LeaseSpec LeaseStatus NotIn"
-        " Pending PendingSpec PendingStatus Placement"
+        " Pending PendingSpec PendingStatus Placement is_given_up"
     ),
     "every": "KINDS STARTS_NO_WORK",
     "fleet": "TOKENS WORKERS Token TokenSpec TokenStatus Worker WorkerSpec WorkerStatus",

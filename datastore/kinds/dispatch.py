@@ -155,3 +155,11 @@ LEASES = Kind(
     },
     name_indexes={"run": run_of},
 )
+
+
+def is_given_up(lease: Lease) -> bool:
+    """Whether its step is over while the lease lives: cancelled, with its worker away.
+
+    What the worker runs may go on until it is back, so it keeps its slot and its model.
+    """
+    return lease.spec.cancel and lease.state == "recovering"

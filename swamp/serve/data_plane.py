@@ -21,7 +21,7 @@ from aiohttp import web
 
 from controllers.lease import LeaseController
 from datastore.clock import Clock, stamp
-from datastore.kinds import LEASES, PENDING, STEPS, Call
+from datastore.kinds import LEASES, PENDING, STEPS, Call, is_given_up
 from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
 from datastore.record import Kind
 from datastore.store import Store
@@ -149,7 +149,8 @@ class DataPlane:
         """ApiError when the dispatch has ended."""
         lease = self._store.find(LEASES, dispatch)
         pending = self._store.find(PENDING, dispatch)
-        if lease is not None and lease.live and pending is not None:
+        lives = lease is not None and lease.live and not is_given_up(lease)
+        if lease is not None and lives and pending is not None:
             spec, call = pending.spec, pending.spec.call
             origin = Origin(call.model, spec.run, spec.job, spec.step, dispatch)
             return Writer(origin, _declared(call), lease.spec.worker)
@@ -164,6 +165,8 @@ class DataPlane:
         """Whether a dispatch that was a writer still is one; nothing parsed."""
         kinds: tuple[Kind[Any, Any], ...] = (LEASES, STEPS)
         if any(self._store.is_finished(kind, dispatch) for kind in kinds):
+            return False
+        if self._store.is_finished(STEPS, dispatch.rpartition(".")[0]):
             return False
         # The records of a probe go with its end.
         return any(self._store.find(kind, dispatch) is not None for kind in kinds)

@@ -74,6 +74,17 @@ async def test_a_lease_whose_worker_is_lost_before_it_stops_is_not_tried_again()
     assert_told(server, BY_LEASE)
 
 
+async def test_a_lease_whose_worker_is_away_goes_on_without_its_step() -> None:
+    """Nobody waits for the worker, but its slot and its model are taken until it is known."""
+    server = await one_step()
+    server.lease("r.j.s.1")
+    server.move("r.j.s.1", state="recovering")
+    server.store.set_desired(LEASES, "r.j.s.1", FILE)
+    await server.look()
+    assert_told(server, f"{BY_LEASE} while worker 'box' was away")
+    assert server.store.get(LEASES, "r.j.s.1").live
+
+
 async def test_the_file_of_a_run_is_its_failure() -> None:
     server = await one_step()
     server.store.set_desired(RUNS, "r", FILE)

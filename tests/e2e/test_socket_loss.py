@@ -352,6 +352,40 @@ def test_a_worker_that_comes_back_too_late(repo: Repo) -> None:
     repo.swamp("workflow", "run", "next")
 
 
+def test_what_is_cancelled_while_its_worker_is_away_keeps_its_model(repo: Repo) -> None:
+    """The run ends at once; who wants the model waits until the worker has ended what it ran."""
+    _placed(repo, "first", "shared", "exec sleep 60")
+    server = repo.serve("--grace", "30s")
+    worker = repo.worker("w1", "--label", "pool=shared", "--concurrency", "2")
+    (run,) = _start(repo, "first")
+    (pid,) = _pids(repo, "first")
+    worker.process.send_signal(signal.SIGSTOP)
+    server.terminate(signal.SIGKILL)
+    server = repo.serve("--grace", "30s")
+    repo.swamp("run", "cancel", repo.json("run", "list")["runs"][0]["runId"])
+    step = _step(run)
+    assert step["status"] == "cancelled"
+    assert step["error"] == "cancelled while worker 'w1' was away"
+    # It holds over a restart.
+    server.terminate(signal.SIGKILL)
+    repo.serve("--grace", "30s")
+    repo.worker("w2", "--label", "pool=shared")
+    _placed(repo, "next", "shared", f"kill -0 {pid} && echo beside || echo alone")
+    path = repo.path / "workflows/next.yaml"
+    path.write_text(path.read_text().replace("modelName: next", "modelName: first"))
+    following = repo.start("workflow", "run", "next", "--server", repo.url)
+    assert following.stdout is not None
+    held = "held by first/step on w1 (cancelled while that is away)"
+    assert any(held in line for line in following.stdout)
+    assert _alive(pid)
+    worker.process.send_signal(signal.SIGCONT)
+    following.communicate(timeout=60)
+    assert following.returncode == 0
+    runs = repo.json("run", "list")["runs"]
+    told = [said(events_of(repo, one["runId"]), "step", "stdout") for one in runs]
+    assert ["alone"] in told
+
+
 def test_a_server_that_stood_still_for_too_long(repo: Repo) -> None:
     """The worker gave up before; the step starts anew when the server is back, not earlier."""
     first_only = f"[ $(wc -l < {repo.base / 'long'}) = 2 ] || sleep 60"

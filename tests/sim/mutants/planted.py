@@ -18,7 +18,7 @@ from controllers.pool import WorkerPool
 from controllers.run.controller import RunController
 from controllers.run.live import LiveRun
 from controllers.scheduler import Scheduler
-from datastore.kinds import LEASES
+from datastore.kinds import LEASES, Lease
 from swamp.protocol import Ack, ResultFrame, ToWorker, encode
 from swamp.serve.sessions import Session, Sessions
 from swamp.worker import link
@@ -140,6 +140,21 @@ def run_what_waited_in_the_socket() -> Iterator[None]:
 
 
 @contextmanager
+def let_go_of_what_a_lost_worker_may_still_run() -> Iterator[None]:
+    """The lease of a cancelled step ends at once where its worker is away."""
+    while_away = LeaseController._while_away
+
+    def let_go(self: LeaseController, lease: Lease) -> Any:
+        if not lease.spec.cancel:
+            return while_away(self, lease)
+        self._end_cancelled(lease)
+        return None
+
+    with patch.object(LeaseController, "_while_away", let_go):
+        yield
+
+
+@contextmanager
 def believe_in_a_socket_after_a_standstill() -> Iterator[None]:
     """A worker that stood still waits for an answer as long as for any other sign of life."""
     with patch.object(link, "WOKEN_HEARTBEATS", 60.0):
@@ -187,7 +202,12 @@ PLANTED = {
         run_what_waited_in_the_socket, "starts (after|while)", rare=True
     ),
     "believe in a socket after a standstill": Planted(
-        believe_in_a_socket_after_a_standstill, "after its machine woke|starts while", rare=True
+        believe_in_a_socket_after_a_standstill,
+        "after its machine woke|starts while|runners of",
+        rare=True,
+    ),
+    "let go of what a lost worker may still run": Planted(
+        let_go_of_what_a_lost_worker_may_still_run, "runners of", rare=True
     ),
 }
 """Those that are rare were real: the rig found them."""
