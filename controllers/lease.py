@@ -178,12 +178,10 @@ class LeaseController:
             self._away_since.pop(lease.name, None)
             if lease.spec.instance != instance:
                 self._lose(lease, f"{WORKER_LOST}: its process was restarted")
-            elif is_given_up(lease):
-                self._end_cancelled(lease)
             elif lease.name in has or lease.name in has_result:
                 keep.append(lease.name)
                 assert lease.status is not None
-                if lease.status.state != "active":
+                if lease.status.state != "active" and not is_given_up(lease):
                     self._activate(lease)
             else:
                 self._lose(lease, f"{WORKER_LOST}: it came back without this runner")

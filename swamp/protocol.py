@@ -111,7 +111,7 @@ class Enroll(Model):
     finished: list[str] = Field(default_factory=list, max_length=8192)
     """Dispatches whose result was not acknowledged yet; the results follow."""
     dial: int = Field(default=0, ge=0)
-    """How many sockets this process had dialled before: of two, the larger one is the newer."""
+    """As many sockets as the machine had dialled before, or more: the larger one is the newer."""
 
 
 class Accepted(Model):

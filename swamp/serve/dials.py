@@ -1,10 +1,14 @@
-"""Which socket of a worker's process is its newest: one that it has given up may be heard late.
+"""Which socket of a worker is its newest: one that it has given up may be heard late.
 
-A server that stood still finds the introductions of several sockets at once, in any order. Taken
-for the newest, an old one would have it give up what the worker was given on the new one.
+A server that stood still finds the introductions of several sockets at once, in any order, those of
+processes that have ended among them. Taken for the newest, an old one would have it give up what
+the worker was given on the new one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 from controllers.enrollment import EnrollmentRefused
 from datastore.kinds import WORKERS
@@ -14,18 +18,31 @@ from swamp.protocol import Enroll
 _AGAIN_MS = 1_000
 
 
-class Dials:
-    """By worker: its process, and how many sockets that had dialled when it last enrolled."""
+class _Newest(NamedTuple):
+    machine: str
+    instance: str
+    dial: int
 
-    def __init__(self, store: Store) -> None:
+
+class Dials:
+    """By worker: on which socket of which process of which machine it last enrolled."""
+
+    def __init__(self, store: Store, is_open: Callable[[str], bool]) -> None:
+        """`is_open`: whether a worker has a socket."""
         self._store = store
-        self._newest: dict[str, tuple[str, int]] = {}
+        self._is_open = is_open
+        self._newest: dict[str, _Newest] = {}
         store.watch(WORKERS, self._worker_changed)
 
     def refuse_older(self, worker: str, frame: Enroll) -> None:
-        """EnrollmentRefused if its process has enrolled on a newer socket since it said this."""
-        instance, dial = self._newest.get(worker, ("", 0))
-        if instance == frame.instance and frame.dial < dial:
+        """EnrollmentRefused if it has enrolled on a newer socket since this was said.
+
+        Of another process only while that one is there: a machine may have lost its count.
+        """
+        newest = self._newest.get(worker)
+        if newest is None or newest.machine != frame.machine or newest.dial <= frame.dial:
+            return
+        if newest.instance == frame.instance or self._is_open(worker):
             raise EnrollmentRefused(
                 "replaced",
                 f"worker '{worker}' has enrolled on a newer socket meanwhile",
@@ -35,7 +52,7 @@ class Dials:
 
     def note(self, worker: str, frame: Enroll) -> None:
         """It enrolls on this one."""
-        self._newest[worker] = (frame.instance, frame.dial)
+        self._newest[worker] = _Newest(frame.machine, frame.instance, frame.dial)
 
     def _worker_changed(self, name: str) -> None:
         if not self._store.has(WORKERS, name):

@@ -19,7 +19,7 @@ from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hell
 from controllers.lease import LeaseController
 from controllers.ports import SessionInfo
 from datastore.errors import SwampError
-from datastore.kinds import LEASES, Lease, Outcome, Pending
+from datastore.kinds import LEASES, Lease, Outcome, Pending, is_given_up
 from datastore.plain_values import unfit
 from datastore.store import Store
 from swamp.execute.redaction import masked_outcome, masked_piece
@@ -96,7 +96,7 @@ class Sessions:
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
         self._numbers = 0
-        self._dials = Dials(store)
+        self._dials = Dials(store, self._open.__contains__)
         self._closed = False
         self._leases: LeaseController
         self._enrollment: EnrollmentController
@@ -277,10 +277,7 @@ class Sessions:
                 worker=worker.name,
                 grace_s=self._rules.grace_s * GRACE_MARGIN,
                 heartbeat_s=self._rules.heartbeat_s,
-                keep={
-                    lease.name: self._output.output_count(lease.spec.run, lease.name)
-                    for lease in leases
-                },
+                keep={lease.name: self._output_count(lease) for lease in leases},
                 kill=list(compared.kill),
                 death_credential=self._rules.death_credential(worker.name, hello.instance),
             ),
@@ -320,10 +317,16 @@ class Sessions:
             case Enroll():
                 self.cut(session.worker, "enrolled twice on one socket")
 
+    def _output_count(self, lease: Lease) -> int:
+        # Of a step that is over, nothing more is kept: its run may have ended, and told so.
+        known = self._output.output_count
+        return 0 if is_given_up(lease) else known(lease.spec.run, lease.name)
+
     def _take_output(self, session: Session, frame: Output) -> None:
         lease = self._store.find(LEASES, frame.dispatch)
         acknowledge = OutputAck(dispatch=frame.dispatch, seq=frame.seq)
-        if lease is None or not lease.live or lease.spec.worker != session.worker:
+        mine = lease is not None and lease.spec.worker == session.worker
+        if lease is None or not (mine and lease.live) or is_given_up(lease):
             self.send(session, acknowledge)
             return
         event: dict[str, Any] = {

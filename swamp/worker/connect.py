@@ -18,7 +18,7 @@ from swamp.open_files import raise_limit
 from swamp.stop_signals import stop_signals
 from swamp.traces import Traces, open_traces
 from swamp.worker.guarding import Guard
-from swamp.worker.machine import machine_id
+from swamp.worker.machine import next_process
 from swamp.worker.options import BadOptions, WorkerOptions
 from swamp.worker.worker import EXIT_DRAINED, Worker
 
@@ -40,7 +40,7 @@ async def run_worker(
     """
     _have_room(options.concurrency)
     async with _folders(options.cache_dir) as (cache, scratch), _traces() as traces:
-        machine = await asyncio.to_thread(machine_id, cache)
+        machine = await asyncio.to_thread(next_process, cache)
         if scratch.killed:
             report({"kind": "warning", "message": _LEFT.format(scratch.killed)})
         guard = Guard(options.ca_cert)

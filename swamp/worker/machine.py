@@ -1,4 +1,4 @@
-"""The machine id: the same for every process that uses the cache folder, and for no other."""
+"""The machine: the same for every process that uses the cache folder, and for no other."""
 
 from __future__ import annotations
 
@@ -8,15 +8,45 @@ import tempfile
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from datastore.errors import SwampError
 
 FILE_NAME = "machine-id"
+STARTS_NAME = "starts"
 _ID = re.compile(r"[0-9a-f-]{32,64}\Z")
+_STARTS_MOST = 1 << 30
+_DIALS_BITS = 32
+"""No process dials more often than that."""
 
 
 class MachineIdError(SwampError):
     """The cache folder cannot give or keep a machine id."""
+
+
+class Machine(NamedTuple):
+    """`dials`: at least as many sockets as all its processes before this one have dialled."""
+
+    id: str
+    dials: int = 0
+
+
+def next_process(cache_dir: Path) -> Machine:
+    """The machine with that folder, for a process that starts; blocking, MachineIdError.
+
+    The dials begin anew where they cannot be kept.
+    """
+    known = machine_id(cache_dir)
+    path = cache_dir / STARTS_NAME
+    start = 1
+    with suppress(OSError, ValueError):
+        start = min(max(0, int(path.read_text(encoding="ascii"))), _STARTS_MOST) + 1
+    with suppress(OSError):
+        # Not synced: after a loss of power, none of the earlier processes can still be heard.
+        new = path.with_suffix(".new")
+        new.write_text(f"{start}\n", encoding="ascii")
+        new.replace(path)
+    return Machine(known, start << _DIALS_BITS)
 
 
 def machine_id(cache_dir: Path) -> str:

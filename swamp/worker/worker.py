@@ -45,6 +45,7 @@ from swamp.worker.link import (
     SocketLost,
     dial,
 )
+from swamp.worker.machine import Machine
 from swamp.worker.options import BadOptions, WorkerOptions, data_url, death_url, socket_url
 from swamp.worker.runners import CUT_OFF, LOST, Runners
 from swamp.worker.slots import Slots
@@ -80,13 +81,13 @@ class Worker:
     def __init__(
         self,
         options: WorkerOptions,
-        machine: str,
+        machine: Machine,
         host: Host,
         report: Callable[[Event], None],
         randomness: random.Random,
     ) -> None:
         self._options = options
-        self._machine = machine
+        self._machine = machine.id
         self._report_event = report
         self._watch = host.watch
         self._url = socket_url(options.url)
@@ -105,7 +106,7 @@ class Worker:
         self._over = asyncio.Event()
         self._link: Link | None = None
         self._enrolled: Enrolled | None = None
-        self._attempt = self._dials = 0
+        self._attempt, self._dials = 0, machine.dials
         self._steps_taken = 0
         self._signalled = False
         self._exit: _Exit | None = None

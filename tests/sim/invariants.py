@@ -317,6 +317,9 @@ class Watchman:
         made = self._world.truth.pieces.get(lease.name)
         if made is None or outcome is None or outcome.reason not in ("completed", "failed"):
             return
+        if lease.spec.cancel and lease.status.recovering_at is not None:
+            # Its step was over before: `is_given_up`.
+            return
         log = self._world.disk.logs.get(lease.spec.run, [])
         numbers = [
             event["number"]

@@ -29,6 +29,7 @@ from swamp.execute.execution import Execution, Host
 from swamp.protocol import Dispatch, Refused
 from swamp.worker import real_time
 from swamp.worker.link import Link, SocketLost
+from swamp.worker.machine import Machine as KnownMachine
 from swamp.worker.options import WorkerOptions
 from swamp.worker.outbox import Delivery
 from swamp.worker.runners import Runners
@@ -74,7 +75,9 @@ class SimProcess(Worker):
         self._wire: Wire | None = None
         _process.set(self)
         host = Host(scratch=Path("never-used"))
-        super().__init__(options, machine.name, host, self._tell, world.rng)
+        world.starts[machine.name] += 1
+        known = KnownMachine(machine.name, world.starts[machine.name] << 32)
+        super().__init__(options, known, host, self._tell, world.rng)
         self._instance = f"{world.rng.getrandbits(64):016x}"
 
     async def live(self) -> None:

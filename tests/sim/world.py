@@ -7,6 +7,7 @@ stored, what was really told to somebody. Invariants compare the records with it
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,6 +99,8 @@ class World:
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.away_until: dict[str, float] = {}
+        self.starts: Counter[str] = Counter()
+        """How many processes a machine has had."""
         """Machines without a network, and until when."""
         self.changed = False
         """Whether something happened since the invariants were looked at."""

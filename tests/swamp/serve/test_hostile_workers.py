@@ -485,7 +485,9 @@ async def test_a_socket_that_its_process_has_given_up_does_not_replace_the_newer
     assert (said["code"], said["permanent"]) == ("replaced", False), code
     await newer.send_json({"type": "ping", "n": 7})
     assert {"type": "pong", "n": 7} in await heard(newer, 1)
-    again = await server.dial()
-    await again.send_json(hello(dial=1, instance="another"))
-    refused = (await heard(again, 1))[0]
-    assert refused.get("code") != "replaced", "of another process it says nothing"
+    ended, anew = [await server.dial() for _ in "12"]
+    await ended.send_json(hello(dial=1, instance="another"))
+    assert (await ends(ended))[1]["code"] == "replaced", "that of a process before it"
+    await newer.close()
+    await anew.send_json(hello(dial=1, instance="yet another"))
+    assert (await heard(anew, 1))[0]["type"] == "enrolled", "of a machine that lost its count"

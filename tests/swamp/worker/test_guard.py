@@ -290,7 +290,7 @@ async def test_what_a_worker_left_that_was_killed_with_its_guard_ends_before_the
     warning = after.events[0]
     assert warning["kind"] == "warning" and "ended the 2 processes" in warning["message"]
     left = sorted(path.name.partition("-")[0] for path in (tmp_path / "cache").iterdir())
-    assert left == ["machine", "scratch"], "its own folder alone"
+    assert left == ["machine", "scratch", "starts"], "its own folder alone"
 
 
 async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(

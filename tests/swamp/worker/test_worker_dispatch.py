@@ -348,6 +348,7 @@ async def test_two_workers_of_one_cache_folder_are_one_machine(
     start()
     second = (await orchestrator.dialled()).enroll
     assert first.machine == second.machine and first.instance != second.instance
+    assert first.dial < second.dial, "what the earlier process said is older"
     assert (tmp_path / "cache" / "machine-id").stat().st_mode & 0o777 == 0o600
 
 
