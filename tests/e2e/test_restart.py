@@ -65,16 +65,19 @@ def _events(repo: Repo, run: str, after: int = 0) -> list[dict[str, object]]:
 
 
 def test_a_worker_that_is_killed_loses_its_runner_and_its_step_runs_elsewhere(repo: Repo) -> None:
-    repo.shell_workflow("long", {"step": "sleep 2; echo over"})
+    go = repo.base / "go"
+    repo.shell_workflow("long", {"step": f"until [ -e {go} ]; do sleep 0.05; done; echo over"})
     repo.serve("--grace", "2s")
     first = repo.worker("w1", "--label", "pool=worker")
     run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
-    first.lines.kind("dispatch_started")
+    lost = first.lines.kind("dispatch_started")["dispatchId"]
     second = repo.worker("w2", "--label", "pool=worker")
     run_id = repo.json("run", "list")["runs"][0]["runId"]
     first.process.kill()
     first.process.wait()
     second.lines.kind("dispatch_started")
+    assert not alive_with(f"SWAMP_DISPATCH={lost}")
+    go.touch()
     out, _ = run.communicate(timeout=60)
     view = json.loads(out[out.index("{\n") :])
     assert view["status"] == "succeeded"
