@@ -192,6 +192,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return _error(error.status, "too_large", f"{request.method} {request.path}: {error.text}")
     except web.HTTPException as error:
         return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
+    except web.RequestPayloadError as error:
+        return _error(400, "bad_request", f"the body cannot be read: {unreadable(error)}")
     except ConnectionError as error:
         if request.transport is not None and not request.transport.is_closing():
             raise
@@ -225,6 +227,11 @@ async def _expectation(request: web.Request) -> web.StreamResponse | None:
     # Nothing of the answer has been sent.
     request.writer.output_size = 0
     return None
+
+
+def unreadable(body: web.RequestPayloadError) -> str:
+    """What is wrong with a body, in one line: its `Content-Encoding`, say, is not what it is."""
+    return " ".join(str(body).split()).removeprefix("400, message: ")
 
 
 def _text(header: str) -> str:

@@ -28,11 +28,13 @@ from datastore.store import Store
 from swamp.dialling import fits_header
 from swamp.execute.redaction import SecretScan
 from swamp.protocol import DATA_PATH
+from swamp.serve import peers_fault
 from swamp.serve.answers import (
     ApiError,
     durable,
     errors_as_json,
     refuse_if_degraded,
+    unreadable,
     with_expectations,
 )
 from swamp.serve.credentials import Credentials
@@ -87,7 +89,13 @@ class DataPlane:
         """Serve on a free port of this machine meanwhile; the URL for `SWAMP_DATA_URL`."""
         app = web.Application(middlewares=[errors_as_json])
         app.add_routes(with_expectations(self.routes()))
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=peers_fault.log,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -217,6 +225,11 @@ class DataPlane:
         except TimeoutError:
             message = f"the upload of '{name}' stood still for {STALLED_S:g}s: nothing is kept"
             raise ApiError(408, "stalled", message) from None
+        except web.RequestPayloadError as error:
+            message = (
+                f"the upload of '{name}' cannot be read: nothing is kept ({unreadable(error)})"
+            )
+            raise ApiError(400, "broken_upload", message) from None
         except (aiohttp.ClientError, aiohttp.http.HttpProcessingError, ConnectionError) as error:
             message = f"the upload of '{name}' broke: nothing is kept ({error})"
             raise ApiError(400, "broken_upload", message) from None

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable
@@ -333,6 +334,29 @@ async def test_an_upload_that_breaks_leaves_nothing(plane: Plane) -> None:
     while plane.stored():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert (await plane.put())[1]["version"] == 1
+
+
+@pytest.mark.parametrize("data", [b"no gzip", b"no gzip" * 100_000])
+async def test_an_upload_that_is_not_encoded_as_it_says_leaves_nothing(
+    plane: Plane, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    """Regression: it was answered 500, and logged as an error of ours."""
+    host, port = plane.url.removeprefix("http://").partition("/")[0].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    token = plane.credentials.of("r.job.step.1")
+    head = f"PUT /api/v1/data/x HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n"
+    head += f"Content-Encoding: gzip\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode() + data)
+    async with asyncio.timeout(10):
+        told = await reader.read()
+    writer.transport.abort()
+    assert told.startswith(b"HTTP/1.1 400 ")
+    said = (
+        "the upload of 'x' cannot be read: nothing is kept (Can not decode content-encoding: gzip)"
+    )
+    assert json.loads(told.partition(b"\r\n\r\n")[2]) == {"error": said, "code": "broken_upload"}
+    assert plane.stored() == []
+    assert not [one for one in caplog.records if one.levelno > logging.DEBUG]
 
 
 async def test_a_step_of_the_orchestrator_itself_writes_while_it_runs(plane: Plane) -> None:

@@ -126,6 +126,20 @@ async def test_a_body_that_is_announced_is_asked_for(port: int) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
+@pytest.mark.parametrize("path", [b"/", b"/body"])
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused_with_the_reason(
+    port: int, caplog: pytest.LogCaptureFixture, path: bytes, encoding: bytes
+) -> None:
+    """Regression: it was answered 500."""
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 6\r\n"
+    told = await answer(port, head + b"Content-Encoding: " + encoding + b"\r\n\r\n\xff\xff{}{}")
+    assert told.startswith(b"HTTP/1.1 400 ")
+    said = b"the body cannot be read: Can not decode content-encoding: " + encoding
+    assert b'{"error": "' + said + b'", "code": "bad_request"}' in told
+    assert [one.levelname for one in caplog.records if one.levelno > logging.DEBUG] == []
+
+
 async def test_a_body_that_stands_still_is_told_so_and_the_connection_closed(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
