@@ -209,12 +209,22 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 def with_expectations(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
     """The routes, with `Expect` answered here: aiohttp quotes it, which may hold what is no text.
 
-    It is looked at before any middleware.
+    It is looked at before any middleware, and also where there is no route.
     """
     own = {"expect_handler": _expectation}
     return [
-        web.RouteDef(one.method, one.path, one.handler, {**one.kwargs, **own}) for one in routes
+        web.RouteDef(one.method, one.path, one.handler, {**one.kwargs, **own})
+        for one in (*routes, web.route("*", "/{_:(?s:.*)}", _no_route))
     ]
+
+
+async def _no_route(request: web.Request) -> web.StreamResponse:
+    """404, or 405 where another method is served, as aiohttp does."""
+    served: set[str] = set()
+    for resource in request.app.router.resources():
+        served |= (await resource.resolve(request))[1]
+    served.discard("*")
+    raise web.HTTPMethodNotAllowed(request.method, served) if served else web.HTTPNotFound()
 
 
 async def _expectation(request: web.Request) -> web.StreamResponse | None:

@@ -115,6 +115,36 @@ async def test_a_header_that_is_no_text_is_told_as_text(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("path", [b"/nowhere", b"/fails/more", b"/body", b"/a%0ab"])
+async def test_an_expectation_where_no_route_is_is_told_as_text(
+    port: int, caplog: pytest.LogCaptureFixture, path: bytes
+) -> None:
+    """Regression: such a one was answered 500 there, and logged as an error of ours."""
+    says = b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\nExpect: caf\xff\r\n\r\n"
+    told = await answer(port, b"GET " + path + says)
+    assert told.startswith(b"HTTP/1.1 417 ")
+    assert b"Expect 'caf?': only 100-continue is known" in told
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (b"GET /nowhere", b"404 "),
+        (b"POST /nowhere/else", b"404 "),
+        (b"GET /body", b"405 "),
+        (b"PUT /", b"405 "),
+        (b"OPTIONS /fails", b"405 "),
+        (b"HEAD /fails", b"500 "),
+    ],
+)
+async def test_a_path_that_is_not_served_and_a_method_that_is_not_are_told_apart(
+    port: int, asked: bytes, status: bytes
+) -> None:
+    told = await answer(port, asked + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 " + status)
+
+
 async def test_a_body_that_is_announced_is_asked_for(port: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
