@@ -196,7 +196,7 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
     parts += _lacking(placement, lacks, crowds, fleet)
     gone = counts["disconnected"]
     parts.append(f"{gone} matching disconnected" if gone else "")
-    text = f"{counts['fits']} of {connected} workers fit: {', '.join(filter(None, parts))}"
+    text = _how_many(counts["fits"], connected, ", ".join(filter(None, parts)))
     code = next((state for state in _CODES if counts[state]), "no_match")
     return Reason(code, text, {state: count for state, count in counts.items() if count})
 
@@ -204,7 +204,7 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
 _CODES: tuple[State, ...] = (
     "fits", "busy", "full", "unverified", "draining", "cordoned", "disconnected"
 )  # fmt: skip
-_SHOWN: tuple[State, ...] = ("fits", "full", "busy", "unverified", "draining", "cordoned")
+_SHOWN: tuple[State, ...] = ("full", "busy", "unverified", "draining", "cordoned")
 _NOTED = ("busy", "unverified", "draining", "cordoned")
 
 
@@ -220,6 +220,13 @@ def _explain_target(placement: Placement, fleet: Fleet) -> Reason:
         return Reason("target_disconnected", f"worker '{target}' is disconnected {found.detail}")
     detail = f" ({found.detail})" if found.detail and found.state != "full" else ""
     return Reason(found.state, f"worker '{target}' is {found.state}{detail}", {found.state: 1})
+
+
+def _how_many(fit: int, connected: int, others: str) -> str:
+    said = f"{fit} of {connected} workers {'fits' if fit == 1 else 'fit'}"
+    if not others:
+        return said
+    return f"{said}; of the others: {others}" if fit else f"{said}: {others}"
 
 
 def _part(state: State, count: int, stands: Mapping[Stand, int]) -> str:
@@ -251,6 +258,9 @@ def _breaks(key: str, rule: LabelRule, value: str | None) -> str:
     return f"lacks {key}={rule if isinstance(rule, str) else ' or '.join(rule)}"
 
 
+_OF_MANY = {"has": "have", "lacks": "lack"}
+
+
 def _lacking(
     placement: Placement, lacks: Mapping[str, int], crowds: Iterable[Crowd], fleet: Fleet
 ) -> list[str]:
@@ -260,8 +270,8 @@ def _lacking(
     for lack, count in sorted(lacks.items()):
         key, rule = texts.get(lack, ("", ""))
         hint = _label_hint(key, rule, crowds, fleet) if key else ""
-        plural = lack.replace("has", "have", 1) if count > 1 and lack.startswith("has ") else lack
-        said.append(f"{count} {plural.replace('lacks', 'lack', 1)}{hint}")
+        verb, _, what = lack.partition(" ")
+        said.append(f"{count} {_OF_MANY.get(verb, verb) if count > 1 else verb} {what}{hint}")
     return said
 
 

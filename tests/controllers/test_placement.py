@@ -122,7 +122,24 @@ def test_a_value_that_some_worker_has_is_never_suggested_for_itself() -> None:
     )
     fleet = Fleet(lambda: workers, lambda name: (), lambda name: False)
     text = explain(Placement(labels={"pool": "b"}), fleet).text
-    assert text == "0 of 2 workers fit: 1 cordoned, 1 lack pool=b (pool is: a, b)"
+    assert text == "0 of 2 workers fit: 1 cordoned, 1 lacks pool=b (pool is: a, b)"
+
+
+@pytest.mark.parametrize(
+    ("free", "full", "said"),
+    [
+        (0, 1, "0 of 1 workers fit: 1 full"),
+        (1, 0, "1 of 1 workers fits"),
+        (1, 8, "1 of 9 workers fits; of the others: 8 full"),
+        (2, 1, "2 of 3 workers fit; of the others: 1 full"),
+    ],
+)
+def test_how_many_fit_is_said_once(free: int, full: int, said: str) -> None:
+    """Regression: it said "1 of 9 workers fit: 1 fits, 8 full"."""
+    workers = [worker(f"w{number}") for number in range(free + full)]
+    busy = {one.name for one in workers[free:]}
+    fleet = Fleet(lambda: workers, lambda name: ("d",) * 2 * (name in busy), lambda name: False)
+    assert explain(Placement(), fleet).text == said
 
 
 @pytest.mark.parametrize(

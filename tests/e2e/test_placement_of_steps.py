@@ -110,7 +110,7 @@ def test_the_reason_is_told_again_when_it_has_changed(repo: Repo) -> None:
     repo.worker("other", "--label", "pool=wrker")
     repo.until(
         lambda: any(
-            "1 lack pool=worker" in str(one["status"].get("reason"))
+            "1 lacks pool=worker" in str(one["status"].get("reason"))
             for one in repo.records("pending").values()
         ),
         "the new reason in the record",
@@ -121,4 +121,4 @@ def test_the_reason_is_told_again_when_it_has_changed(repo: Repo) -> None:
     run_id = repo.json("run", "list")["runs"][0]["runId"]
     seen = repo.swamp("run", "watch", run_id).stdout
     assert "no worker is connected" in seen
-    assert "0 of 1 workers fit: 1 lack pool=worker" in seen
+    assert "0 of 1 workers fit: 1 lacks pool=worker" in seen
