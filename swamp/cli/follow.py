@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TICK_S = 1.0
 INTERRUPTED = 130
+UNREAD = "The output cannot be written any more"
 
 
 class Signalled(KeyboardInterrupt):
@@ -131,6 +132,8 @@ def _follow(
                 raise _leaves(watch, again) from None
         except OSError as error:
             if not watch.is_here:
+                if interrupted is None:
+                    _say_unread(watch)
                 raise
             # As if it were interrupted: nobody else can end the run in order.
             unsaid = error
@@ -253,7 +256,14 @@ def _cancel(watch: Watch, by: str) -> None:
 def _cancel_unseen(watch: Watch) -> None:
     reason = "its output could not be written"
     watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": reason})
-    _say("The output cannot be written any more: cancelling the run.")
+    _say(f"{UNREAD}: cancelling the run.")
+
+
+def _say_unread(watch: Watch) -> None:
+    with suppress(SwampError):
+        status = watch.client.get(f"/api/v1/runs/{watch.run}")["status"]
+        if status == "running":
+            _say(f"{UNREAD}. {watch.left}")
 
 
 def _say(line: str) -> None:

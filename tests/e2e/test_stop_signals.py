@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -74,6 +75,21 @@ def test_a_hang_up_leaves_the_run_of_a_server(repo: Repo) -> None:
     watcher.send_signal(signal.SIGHUP)
     out, _ = watcher.communicate(timeout=30)
     assert (watcher.returncode, "The run goes on" in out) == (129, True), out
+
+
+def test_a_run_of_a_server_goes_on_when_nobody_reads_of_it_and_that_is_said(repo: Repo) -> None:
+    """As with `swamp workflow run w | head -1`."""
+    local_step(repo, "while :; do echo on; sleep 0.1; done")
+    repo.serve()
+    run = subprocess.run(
+        ["bash", "-c", f"{shlex.join(SWAMP)} workflow run w | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=repo.path, env=repo.env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    (view,) = repo.json("run", "list")["runs"]
+    assert (run.returncode, view["status"]) == (1, "running")
+    said = f"The run goes on. Watch it: swamp run watch {view['runId']}"
+    assert run.stderr.splitlines() == [f"The output cannot be written any more. {said}"]
+    repo.swamp("run", "cancel", view["runId"])
 
 
 def test_a_worker_that_is_hung_up_on_twice_finishes_what_runs(repo: Repo) -> None:

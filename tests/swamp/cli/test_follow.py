@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from datastore.errors import SwampError
 from swamp.cli.console import Console
 from swamp.cli.follow import Watch, follow
 from swamp.cli.run_lines import RunLines
@@ -116,3 +117,38 @@ def test_a_run_of_this_process_is_not_left_when_nobody_reads_of_it(
         follow(Console(), Watch(client, "r", is_here=True), RunLines())
     ((path, _),) = here.asked
     assert path == "/api/v1/runs/r/cancel"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (
+            "running",
+            "The output cannot be written any more. The run goes on. Watch it: swamp run watch r\n",
+        ),
+        ("cancelled", ""),
+        (None, ""),
+    ],
+)
+def test_a_run_of_a_server_whose_output_nobody_reads_is_said_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: str | None,
+    said: str,
+) -> None:
+    """Regression: `swamp workflow run w | head -3` ended with 1 and said nothing."""
+    server = Here(ends=False)
+
+    def get(path: str) -> dict[str, Any]:
+        if status is None:
+            raise SwampError("gone")
+        return {"status": status}
+
+    monkeypatch.setattr(server, "get", get)
+    monkeypatch.setattr(sys, "stdout", Unread("early"))
+    client: Any = server
+    with pytest.raises(BrokenPipeError):
+        follow(Console(), Watch(client, "r"), RunLines())
+    assert server.asked == []
+    assert capsys.readouterr().err == said
+    server.over.set()
