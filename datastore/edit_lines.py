@@ -68,6 +68,21 @@ def put_back_lines(report: RescanReport) -> list[str]:
     ]
 
 
+def put_back_at_start_lines(changed: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """What a start did about files of `observed/` that were not as they had been written."""
+    since = "while the server was stopped"
+    return [
+        *lines(
+            [f"{path} was changed {since} and is put back: {_where(path)}" for path in changed],
+            f"{len(changed)} files in observed/ were changed {since} and are put back",
+        ),
+        *lines(
+            [f"{path} was removed {since} and is there again: {_where(path)}" for path in removed],
+            f"{len(removed)} files in observed/ were removed {since} and are there again",
+        ),
+    ]
+
+
 def taken_over_lines(paths: Sequence[str]) -> list[str]:
     """What a start did about tokens and pauses that no journal or index knew."""
     return lines(

@@ -20,13 +20,14 @@ from datastore.beside_loop import beside_the_loop
 from datastore.courtesy import Pause
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredChange, DesiredTree
-from datastore.edit_lines import after_the_end, lines, of_nobody, put_back_lines
+from datastore.edit_lines import after_the_end, lines, of_nobody
 from datastore.errors import InvalidFile
 from datastore.file_events import FileEvents
 from datastore.kinds import KINDS
 from datastore.layout import Layout, create_folders
 from datastore.meter import About, Counter
 from datastore.observed import RescanReport
+from datastore.put_back_told import PutBackTold
 from datastore.store import Store
 from datastore.trouble import OF_THE_DISK, Trouble
 from datastore.watched_folders import WatchedFolders
@@ -85,6 +86,7 @@ class FileWatch:
         self._rescan_now = asyncio.Event()
         self._problems_changed = asyncio.Event()
         self._told: set[str] = set()
+        self._put_back_told = PutBackTold(log)
         self._no_folders = Trouble("folders of the repository cannot be made", log)
         self._no_guard = Trouble("folders that are watched cannot be looked at", log)
         self._no_look = Trouble("files of the repository cannot be looked at", log)
@@ -118,6 +120,7 @@ class FileWatch:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._rescan_for_ever())
                 group.create_task(self._tell_for_ever())
+                group.create_task(self._put_back_told.tell_for_ever())
                 group.create_task(self._guard_for_ever())
                 if self._events:
                     group.create_task(self._watch_for_ever(self._of_people))
@@ -328,8 +331,7 @@ class FileWatch:
         self.findings.add("put_back", by=len(report.put_back))
         self.findings.add("restored", by=len(report.restored))
         self.findings.add("unknown", by=len(new))
-        for line in put_back_lines(RescanReport(report.put_back, report.restored, new)):
-            log.warning("%s", line)
+        self._put_back_told.add(RescanReport(report.put_back, report.restored, new))
 
 
 def _concerns_people(path: str) -> bool:

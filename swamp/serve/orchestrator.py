@@ -27,6 +27,7 @@ from controllers.run.plan import Defaults
 from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
+from datastore.edit_lines import put_back_at_start_lines
 from datastore.engine import LoadReport, OpenedEngine, open_store
 from datastore.errors import DatastoreError
 from datastore.events import EventLog
@@ -336,10 +337,8 @@ class Orchestrator:
         """Sweep, and report what was found; the runs that it ended and whose end is to be told."""
         for problem in found.invalid:
             self._report({"kind": "warning", "message": str(problem)})
-        for path in (*found.put_back, *found.restored):
-            message = f"{path} was changed while the server was stopped; it was put back: what"
-            advice = " people ask for goes into datastore/desired/"
-            self._report({"kind": "warning", "message": message + advice})
+        for line in put_back_at_start_lines(found.put_back, found.restored):
+            self._report({"kind": "warning", "message": line})
         recover = self._options.recover_leases_s != 0
         sweep = BootSweep(
             store,

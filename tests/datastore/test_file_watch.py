@@ -286,6 +286,27 @@ async def test_many_lines_become_one(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert "files are not in force; one of them: " in caplog.text
 
 
+async def test_of_a_folder_whose_files_go_a_part_at_a_time_there_are_few_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: `rm -rf` of 20,000 files was dozens of lines, over 20 s."""
+    caplog.set_level(logging.WARNING)
+    async with watched(tmp_path, events=False) as repo:
+        names = [f"w{number}" for number in range(60)]
+        repo.store.commit([worker(name) for name in names])
+        paths = [repo.layout.record_file("workers", name) for name in names]
+        await repo.soon(lambda: all(path.exists() for path in paths))
+        for part in range(0, 60, 10):
+            for path in paths[part : part + 10]:
+                path.unlink()
+            await repo.watch.rescan()
+            assert all(path.exists() for path in paths)
+    told = [line.split(";")[0] for line in caplog.messages]
+    assert told == [
+        f"{many} files in observed/ were removed and are there again" for many in (10, 50)
+    ]
+
+
 async def test_a_slow_look_never_undoes_a_newer_one(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     store, engine, _ = open_store(layout)

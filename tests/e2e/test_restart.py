@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -101,6 +102,39 @@ def test_a_worker_restarted_with_its_cache_takes_its_step_up_again_at_once(repo:
     assert view["status"] == "succeeded"
     leases = sorted(record["status"]["state"] for record in repo.records("leases").values())
     assert leases == ["completed", "expired"]
+
+
+def test_what_happened_to_files_while_the_server_was_stopped_is_told_truly_and_in_few_lines(
+    repo: Repo,
+) -> None:
+    """Regression: a removed file "was changed", in a line for each of them."""
+    repo.shell_workflow("w", {f"step{number}": "true" for number in range(6)})
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    repo.swamp("workflow", "run", "w")
+    repo.until(
+        lambda: all(
+            one["status"]["state"] == "completed" for one in repo.records("leases").values()
+        ),
+        "the leases",
+    )
+    # What a killed one had in its journal is written again without a word.
+    server.terminate()
+    folder = repo.path / "datastore" / "observed"
+    shutil.rmtree(folder / "leases")
+    (run,) = (folder / "runs").glob("*.yaml")
+    run.write_text("mine")
+    again = repo.serve()
+    said = [one["message"] for one in again.lines.events if one.get("kind") == "warning"]
+    asked = f"what is asked of it goes into datastore/desired/runs/{run.name}"
+    changed = f"datastore/observed/runs/{run.name} was changed while the server was stopped"
+    removed = "6 files in observed/ were removed while the server was stopped and are there again"
+    assert [one.partition("; one of them")[0] for one in said] == [
+        f"{changed} and is put back: {asked}",
+        removed,
+    ]
+    assert run.read_text() != "mine"
+    assert len(repo.records("leases")) == 6
 
 
 def test_a_second_server_is_refused_and_names_the_holder(repo: Repo) -> None:
