@@ -27,14 +27,17 @@ def build_story(
         waits.setdefault((pending.spec.job, pending.spec.step), []).append(pending)
     placed = {lease.name: lease for lease in leases}
     jobs: dict[str, list[dict[str, Any]]] = {}
+    cancelled = 0
     for step in sorted(steps, key=_order):
         episodes = waits.get((step.spec.job, step.spec.step), [])
         jobs.setdefault(step.spec.job, []).append(_step(step, episodes, placed))
+        cancelled += step.state == "cancelled"
     # A run must come to its end whatever its records hold.
-    return emit_readable({**_head(run), "jobs": _jobs(run, jobs)})
+    return emit_readable({**_head(run, cancelled), "jobs": _jobs(run, jobs)})
 
 
-def _head(run: Run) -> dict[str, Any]:
+def _head(run: Run, cancelled: int) -> dict[str, Any]:
+    """`cancelled`: steps in that state that are listed. Of the others there are no records."""
     shown: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "RunStory",
@@ -47,6 +50,8 @@ def _head(run: Run) -> dict[str, Any]:
         shown["endedAt"] = run.status.ended_at
         shown["durationMs"] = run.status.duration_ms
         shown["failure"] = run.status.failure
+        if run.state == "cancelled":
+            shown["neverStarted"] = max(0, run.status.counts.cancelled - cancelled) or None
     return _said({**shown, "inputs": run.spec.inputs})
 
 

@@ -301,11 +301,24 @@ def _view_lines(view: dict[str, Any]) -> list[str]:
         "",
         *table(_STEP_COLUMNS, (_step_row(job, step) for job, step in steps)),
     ]
+    if view["status"] == "cancelled":
+        lines += _unlisted(view["counts"]["cancelled"], [step["status"] for _, step in steps])
     if view.get("failureReason"):
         lines += ["", view["failureReason"]]
     if view.get("desiredFile") == "missing":
         lines += ["", f"Its file in datastore/desired/runs/ is missing: {STAYS}"]
     return lines
+
+
+def _unlisted(cancelled: int, listed: list[str]) -> list[str]:
+    """A word on those of a cancelled run that have no record, as they were never started."""
+    count = cancelled - listed.count("cancelled") - listed.count("pending")
+    if count < 1:
+        return []
+    what = (
+        "1 step that never started is" if count == 1 else f"{count:,} steps that never started are"
+    )
+    return ["", f"{what} counted as cancelled, not listed."]
 
 
 def _step_row(job: str, step: dict[str, Any]) -> tuple[str, ...]:

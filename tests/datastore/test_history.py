@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from record_samples import AT, lease
 from record_samples import run as run_of
 
@@ -13,6 +14,7 @@ from datastore.kinds import (
     RUNS,
     STEPS,
     Call,
+    Counts,
     Lease,
     LeaseStatus,
     Outcome,
@@ -153,6 +155,19 @@ def test_steps_without_an_outcome_are_timed_by_start_and_end() -> None:
     timed = step("j", "s", state="cancelled", started_at=AT, ended_at=LATER)
     value = load(build_story(the_run(), [timed], [], []).encode(), "story").value
     assert value["jobs"][-1]["steps"][0]["durationMs"] == 2500
+
+
+@pytest.mark.parametrize(
+    ("state", "counted", "said"),
+    [("cancelled", 9, 8), ("cancelled", 1, None), ("cancelled", 0, None), ("failed", 9, None)],
+)
+def test_steps_of_a_cancelled_run_that_are_only_counted_are_told_of(
+    state: Literal["cancelled", "failed"], counted: int, said: int | None
+) -> None:
+    counts = Counts(total=counted, cancelled=counted)
+    run = the_run().with_status(RunStatus(state=state, started_at=AT, counts=counts))
+    value = load(build_story(run, [step("j", "s", state="cancelled")], [], []).encode(), "s").value
+    assert value.get("neverStarted") == said
 
 
 def test_only_the_tail_of_output_is_kept() -> None:

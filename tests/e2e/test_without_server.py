@@ -116,6 +116,33 @@ def test_ctrl_c_cancels_the_run_and_everything_is_over(repo: Repo) -> None:
         assert is_free(repo)
 
 
+def test_steps_of_a_cancelled_run_that_never_started_are_told_of(repo: Repo) -> None:
+    """Regression: of 7,477 cancelled steps 3,957 were listed, without a word on the others."""
+    repo.write(
+        "workflows/w.yaml",
+        "name: w\njobs:\n  - name: job\n    steps:\n      - name: step\n        concurrency: 1\n"
+        "        forEach: {item: n, in: '${{ [1, 2, 3, 4] }}'}\n"
+        "        task: {type: model_method, modelType: command/shell, modelName: m,"
+        " methodName: execute, inputs: {run: sleep 60}}\n"
+        "      - name: after\n        dependsOn: [{step: step, condition: {type: completed}}]\n"
+        "        task: {type: model_method, modelType: command/shell, modelName: m,"
+        " methodName: execute, inputs: {run: 'true'}}\n",
+    )
+    running = repo.start("workflow", "run", "w")
+    repo.until(lambda: states(repo, "steps").count("running") == 1, "the step")
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=30)
+    (run,) = repo.json("run", "list")["runs"]
+    listed = repo.json("run", "show", run["runId"])["jobs"][0]["steps"]
+    assert run["counts"]["cancelled"] + run["counts"]["skipped"] == 5
+    shown = repo.swamp("run", "show", run["runId"]).stdout
+    assert len(listed) == 2
+    assert "\n3 steps that never started are counted as cancelled, not listed.\n" in shown
+    (story,) = (repo.path / "datastore" / "history" / "w").glob("*.yaml")
+    # There, what never started is not listed as pending either.
+    assert "\nneverStarted: 4\n" in story.read_text()
+
+
 def test_what_others_left_is_left_for_the_next_server(repo: Repo) -> None:
     repo.shell_workflow("far", {"step": f"echo ran >> {repo.base}/ran"})
     server = repo.serve()
