@@ -49,7 +49,7 @@ class Console:
                 f"the server is degraded, this may show more than is on disk: {self.asked.degraded}"
             )
         if self.json:
-            print(json.dumps(document, indent=2, ensure_ascii=False))
+            print(json.dumps(document, indent=2, ensure_ascii=False), flush=True)
         else:
             self.print(lines)
 

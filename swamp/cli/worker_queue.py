@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import select
+import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -28,7 +29,13 @@ _DEMAND_COLUMNS = (
 _CLEAR = "\x1b[H\x1b[J"
 
 Watch = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it again every second, until Ctrl-C.")
+    bool,
+    typer.Option(
+        "--watch",
+        "-w",
+        help="Show it until Ctrl-C: on a terminal every second, through a pipe or with --json "
+        "at once, and again when more than an age has changed.",
+    ),
 ]
 Explain = Annotated[
     str | None,
@@ -120,7 +127,15 @@ def _show(
         if not watch:
             return document
         seen = _without_ages(document)
-        time.sleep(WATCH_EVERY_S)
+        _rest()
+
+
+def _rest() -> None:
+    """Until the next look; BrokenPipeError as soon as whoever read stdout has gone."""
+    reader = select.poll()
+    reader.register(sys.stdout, 0)
+    if reader.poll(WATCH_EVERY_S * 1000):
+        raise BrokenPipeError
 
 
 def _without_ages(document: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
+import sys
 from typing import Any
 
 from datastore.layout import Layout
@@ -65,3 +70,18 @@ def test_nothing_to_explain_is_wrong_usage(repo: Layout, swamp: Any) -> None:
     refused = swamp("worker", "queue", "--explain", "")
     assert refused.code == 2
     assert "--explain needs the name of a step that waits" in refused.err
+
+
+def test_a_watched_queue_is_shown_at_once_and_ends_with_its_reader(repo: Layout) -> None:
+    """Regression: through a pipe, nothing came before kilobytes, and nobody saw the reader go."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-m", "swamp", "worker", "queue", "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=repo.root, env=env) as watching:
+        try:
+            assert watching.stdout is not None
+            assert select.select([watching.stdout], [], [], 30.0)[0]
+            assert json.loads(watching.stdout.readline()) == []
+            watching.stdout.close()
+            assert watching.wait(30.0) == 1
+        finally:
+            watching.kill()
