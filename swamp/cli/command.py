@@ -137,8 +137,10 @@ def command(app: typer.Typer, name: str, help_: Help) -> Callable[[Callable[...,
 
 
 def _globals_first(ctx: typer.Context, **given: Any) -> None:
-    _console(ctx, given)
+    console = _console(ctx, given)
     if ctx.invoked_subcommand is None:
+        if console.json:
+            raise typer.BadParameter("a command is missing", ctx=ctx)
         typer.echo(ctx.get_help())
         raise typer.Exit(2)
 

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from datastore.layout import Layout
     from swamp.client import Client
 
+
+class NoSuchRun(NotFound):
+    """No run of that id, or several that begin so."""
+
+    code = "run_not_found"
+    """As a server says it."""
+
+
 app = group("Runs are executions of workflows. They belong to the server and survive its clients.")
 
 STATUSES = ("running", "succeeded", "failed", "cancelled")
@@ -101,7 +109,7 @@ def show(console: Console, run: RunId, server: Server = None) -> None:
     else:
         view = _told_run(console, client, run)
     if view is None:
-        raise NotFound(f"no run '{run}'; see `swamp run list`")
+        raise NoSuchRun(f"no run '{run}'; see `swamp run list`")
     if isinstance(view, RunStory):
         console.show(view.document, view.text.splitlines())
         return
@@ -229,7 +237,7 @@ def _ended_run(layout: Layout, prefix: str) -> dict[str, Any] | RunStory:
     if run is None:
         story = find_story(layout, prefix)
         if story is None:
-            raise NotFound(f"no run '{prefix}'; see `swamp run list`")
+            raise NoSuchRun(f"no run '{prefix}'; see `swamp run list`")
         return story
     if not run.live:
         return {"runId": run.name, "workflowName": run.spec.workflow, "status": run.state}
@@ -268,7 +276,7 @@ def _found_run(layout: Layout, prefix: str) -> Run | None:
     exact = [run for run in runs if run.name == prefix] or runs
     if len(exact) > 1:
         ids = ", ".join(run.name for run in exact[:3])
-        raise NotFound(f"'{prefix}' begins {len(exact)} run ids ({ids}, …); give more of it")
+        raise NoSuchRun(f"'{prefix}' begins {len(exact)} run ids ({ids}, …); give more of it")
     return exact[0] if exact else None
 
 

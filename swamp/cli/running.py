@@ -16,7 +16,7 @@ from typing import cast
 
 import typer
 
-from datastore.errors import SwampError, alone
+from datastore.errors import AlreadyExists, SwampError, alone
 from datastore.unicode_text import is_unicode
 from swamp.cli.app import app
 from swamp.cli.usage import plain_usage
@@ -115,6 +115,8 @@ def _usage(error: Exception) -> str:
 
 def _code(error: SwampError) -> str:
     """The server's word for it, else the name of the class in snake case."""
+    if isinstance(error, AlreadyExists):
+        return "exists"
     known = getattr(error, "code", None)
     return known if isinstance(known, str) else _snake(type(error).__name__)
 

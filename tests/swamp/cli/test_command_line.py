@@ -73,6 +73,22 @@ def test_a_group_alone_shows_its_help_and_is_wrong_usage(path: tuple[str, ...], 
 
 
 @pytest.mark.parametrize(
+    "given", [("--json",), ("--json", "worker"), ("worker", "token", "--json")]
+)
+def test_a_group_alone_says_to_machines_on_stderr_that_a_command_is_missing(
+    given: tuple[str, ...], swamp: Any
+) -> None:
+    """Regression: usage for people was printed where JSON is read."""
+    result = swamp(*given)
+    assert (result.code, result.out) == (2, "")
+    path = " ".join(("swamp", *(one for one in given if one != "--json")))
+    assert json.loads(result.err) == {
+        "error": f"a command is missing (see `{path} --help`)",
+        "code": "usage",
+    }
+
+
+@pytest.mark.parametrize(
     "arguments",
     [("--json", "version"), ("version", "--json")],
 )

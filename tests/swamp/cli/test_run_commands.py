@@ -353,6 +353,15 @@ def test_a_run_that_was_pruned_needs_no_cancelling(
     assert (told["status"], told["story"]) == ("failed", "datastore/history/w/old.yaml")
 
 
+@pytest.mark.parametrize("verb", ["show", "cancel"])
+def test_an_unknown_run_has_the_same_code_without_a_server(
+    repo: Layout, swamp: Any, verb: str
+) -> None:
+    """Regression: it was `not_found`, and `run_not_found` with one."""
+    result = swamp("run", verb, "nowhere", "--json")
+    assert (result.code, json.loads(result.err)["code"]) == (1, "run_not_found")
+
+
 @pytest.mark.parametrize("verb", ["show", "watch", "cancel"])
 def test_an_empty_id_is_wrong_usage(scripted: Any, swamp: Any, verb: str) -> None:
     result = swamp("run", verb, "")

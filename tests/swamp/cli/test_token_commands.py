@@ -43,7 +43,7 @@ def test_a_taken_name_is_refused_and_changes_nothing(repo: Layout, swamp: Any) -
     before = desired(repo, "t1").read_bytes()
     again = swamp(*create, "--json")
     assert again.code == 1
-    assert '"code": "already_exists"' in again.err
+    assert '"code": "exists"' in again.err, "as with a server"
     assert desired(repo, "t1").read_bytes() == before
 
 
