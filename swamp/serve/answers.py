@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -38,6 +39,12 @@ BARRIER_WITHIN_S = 10.0
 NOTED = "noted, and in force once the disk takes writes again"
 LOOK_EVERY_S = 0.1
 """How often an answer that waits looks whether the disk is in trouble, or the client has left."""
+
+MESSAGE_MOST = 4_000
+MESSAGE_SHORT = 1_000
+"""Characters of an error: it never has more, and nothing in it is cut while it has fewer."""
+
+_QUOTED = re.compile("'([^']{0,200})([^']*)'")
 
 JSON_TYPE = "application/json; charset=utf-8"
 
@@ -191,7 +198,10 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPRequestEntityTooLarge as error:
         return _error(error.status, "too_large", f"{request.method} {request.path}: {error.text}")
     except web.HTTPException as error:
-        return _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
+        answer = _error(error.status, "http", f"{request.method} {request.path}: {error.reason}")
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
     except web.RequestPayloadError as error:
         return _error(400, "bad_request", f"the body cannot be read: {unreadable(error)}")
     except ConnectionError as error:
@@ -249,9 +259,22 @@ def _text(header: str) -> str:
     return header.encode("utf-8", "replace").decode()
 
 
+def _briefly(message: str) -> str:
+    """The message, with what is quoted in it no longer than it helps: callers may send megabytes.
+
+    One of some lines is left as it is, whatever it quotes.
+    """
+    if len(message) > MESSAGE_MOST:
+        message = f"{message[: MESSAGE_MOST // 2]}…{message[-MESSAGE_MOST // 2 :]}"
+    if len(message) <= MESSAGE_SHORT:
+        return message
+    return _QUOTED.sub(lambda found: f"'{found[1]}{'…' * bool(found[2])}'", message)
+
+
 def _error(status: int, code: str, message: str) -> web.Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-    answer = web.json_response({"error": message, "code": code}, status=status, headers=headers)
+    told = {"error": _briefly(message), "code": code}
+    answer = web.json_response(told, status=status, headers=headers)
     if status == 408:
         # The rest of its body may never come.
         answer.force_close()

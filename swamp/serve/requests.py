@@ -132,6 +132,8 @@ async def _whole(request: web.Request) -> bytes:
     """The body, however slowly it comes; ApiError once nothing more of it does."""
     if request.content.is_eof():
         return await request.read()
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
     body = bytearray()
     while piece := await _piece(request):
         body += piece

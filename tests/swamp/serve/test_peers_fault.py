@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import cast
@@ -205,3 +206,39 @@ async def test_a_body_that_comes_slowly_is_taken_and_one_that_is_too_large_is_no
     async with asyncio.timeout(5):
         assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 413 ")
     writer.close()
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(port: int) -> None:
+    """Regression: it was waited for, up to 4 MiB of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /body HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999\r\n\r\n{")
+    async with asyncio.timeout(5):
+        told = await reader.readuntil(b"}")
+    assert told.startswith(b"HTTP/1.1 413 ")
+    assert b'"code": "too_large"' in told
+    writer.close()
+
+
+async def test_who_uses_another_method_is_told_which_there_are(port: int) -> None:
+    """RFC 9110, 15.5.6: a 405 has the header `Allow`."""
+    told = await answer(port, b"PUT /fails HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 405 ")
+    assert b"\r\nAllow: GET,HEAD\r\n" in told
+    assert b'"code": "http"' in told
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("x" * 100_000, 500), ("it's " * 20_000, 4_100), ("x" * 150, 200)]
+)
+async def test_what_is_quoted_in_an_error_is_not_longer_than_it_helps(
+    port: int, field: str, most: int
+) -> None:
+    """Regression: a name of 100 KB came back whole."""
+    body = json.dumps({field: 1}).encode()
+    head = b"POST /body HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    told = await answer(port, head % len(body) + body)
+    said = json.loads(told.partition(b"\r\n\r\n")[2])
+    assert said["code"] == "bad_request"
+    assert said["error"].startswith(f"no field in the body '{field[:150]}")
+    assert said["error"].endswith(": there are a")
+    assert len(said["error"]) <= most

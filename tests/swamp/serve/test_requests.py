@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from datastore.definitions import suggest
 from datastore.plain_values import from_json
 from swamp.serve import requests
 from swamp.serve.answers import ApiError
@@ -145,6 +146,13 @@ async def test_a_field_of_older_clients_is_passed_over_and_not_advertised() -> N
     with pytest.raises(ApiError) as refused:
         await body_of(posted(b'{"a": "x", "zz": 1}'), {"a": str}, passed_over=("old",))
     assert str(refused.value) == "no field in the body 'zz': there are a"
+
+
+async def test_a_field_of_megabytes_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: that took most of a second, in which nobody else had a turn."""
+    monkeypatch.setattr(suggest, "get_close_matches", lambda *_, **__: pytest.fail("compared"))
+    with pytest.raises(ApiError, match="there are b"):
+        await body_of(posted(json.dumps({"a" * 100_000: 1}).encode()), {}, {"b": int})
 
 
 async def test_a_question_without_parameters_refuses_each() -> None:
