@@ -30,12 +30,15 @@ def prune(
         typer.Option(
             parser=number("--keep", 0),
             metavar="N",
-            help=f"Keep the N runs that ended last, {AT_MOST}.",
+            help=f"Remove all but the N runs that ended last, {AT_MOST}.",
         ),
     ] = None,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Remove what ended longer ago than this."),
+        typer.Option(
+            metavar="DURATION",
+            help="Remove what ended longer ago than this, also of the N that --keep leaves.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which runs would go.")
