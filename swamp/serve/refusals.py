@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from controllers.enrollment import EnrollmentRefused
+from swamp import __version__
 from swamp.protocol import PROTOCOL_VERSION, EnrollRefused
 
 
 def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
-    """The refusal of a worker that speaks another protocol; both are named."""
+    """The refusal of a worker that speaks another protocol; both are named.
+
+    Two builds of one version may speak different ones.
+    """
     return EnrollmentRefused(
         "protocol_mismatch",
         f"this worker speaks protocol {protocol} (swamp {version}), the"
-        f" orchestrator protocol {PROTOCOL_VERSION}: install the same version on both",
+        f" orchestrator protocol {PROTOCOL_VERSION} (swamp {__version__}): install the same build"
+        " on both (`swamp version` shows the protocol)",
     )
 
 

@@ -20,7 +20,7 @@ from controllers.lease import LeaseController
 from datastore.journal import Op
 from datastore.kinds import KINDS, WORKERS
 from datastore.store import Store
-from swamp import protocol
+from swamp import __version__, protocol
 from swamp.protocol import PROTOCOL_VERSION, Enroll
 from swamp.serve.refusals import refusal
 from swamp.serve.sessions import Rules, Sessions
@@ -189,7 +189,8 @@ def test_a_worker_of_another_version_is_refused_with_both_named(other: int) -> N
     frame = refusal(refused.value)
     assert (frame.code, frame.permanent) == ("protocol_mismatch", True)
     assert f"protocol {other} (swamp 9.8.7)" in frame.message
-    assert f"orchestrator protocol {PROTOCOL_VERSION}" in frame.message
+    assert f"orchestrator protocol {PROTOCOL_VERSION} (swamp {__version__})" in frame.message
+    assert "install the same build on both" in frame.message, "both may call themselves the same"
     assert list(store.list(WORKERS)) == []
 
 

@@ -228,7 +228,7 @@ async def test_another_version_is_told_both_versions(server: Server) -> None:
     code, said = await ends(socket)
     assert (code, said["code"]) == (4000, "protocol_mismatch")
     assert "protocol 99 (swamp 7.1)" in said["message"]
-    assert f"protocol {PROTOCOL_VERSION}:" in said["message"]
+    assert f"protocol {PROTOCOL_VERSION} (swamp " in said["message"]
 
 
 @pytest.mark.parametrize(
