@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any
 
 from datastore import files
@@ -24,19 +24,21 @@ from datastore.checkpoint import Checkpointer
 from datastore.courtesy import Pause, no_pause
 from datastore.definition_index import DefinitionIndex
 from datastore.edit_lines import taken_over_lines
-from datastore.errors import DatastoreError, InvalidFile
+from datastore.errors import DatastoreError, DiskFull, InvalidFile
 from datastore.files import Stat
-from datastore.index import Index, IndexRow, IndexTable
+from datastore.index import IndexRow, IndexTable, open_index
 from datastore.journal import Op, Remove
 from datastore.kinds import KINDS, STARTS_NO_WORK
 from datastore.layout import Layout, create_folders
+from datastore.load_report import LoadReport
 from datastore.observed import ObservedWriter, RescanReport, Verdict
 from datastore.observed_files import Stored, remove_temps
 from datastore.record import Kind, Record
 from datastore.record_document import parse
 from datastore.record_file import read_record
 from datastore.replay import Change, Replay
-from datastore.sqlite_file import is_broken, is_full, to_json
+from datastore.room import is_for_want_of_room, refuse_cramped
+from datastore.sqlite_file import is_broken, to_json
 from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
 from datastore.trouble import shown
@@ -46,37 +48,19 @@ log = logging.getLogger(__name__)
 Vouched = tuple[Record[Any, Any], bool]
 
 
-@dataclass(slots=True)
-class LoadReport:
-    """What a start found. Paths are relative to the root."""
-
-    live: dict[str, int] = field(default_factory=dict)
-    """Live records by kind, unvouched ones included."""
-    finished: dict[str, int] = field(default_factory=dict)
-    """Finished records by kind."""
-    replayed: int = 0
-    """Records and stories that only the journal had: not 0 after a crash."""
-    put_back: list[str] = field(default_factory=list)
-    """Files edited while the server was stopped."""
-    restored: list[str] = field(default_factory=list)
-    """Files deleted while the server was stopped."""
-    unvouched: list[tuple[str, str]] = field(default_factory=list)
-    """Live records (kind, name) that the server did not write: to be ended, never continued."""
-    adopted: list[str] = field(default_factory=list)
-    """Files of finished records that the server did not write, taken as they are."""
-    taken_over: list[str] = field(default_factory=list)
-    """Files of live tokens and pauses that it did not write, taken as they are."""
-    invalid: list[InvalidFile] = field(default_factory=list)
-    """Files, or records in the journal or index, that make no record. Left alone."""
-
-
 class OpenedEngine:
     """An open repository. `start` it once records are loaded, `close` it at the end."""
 
     def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]], for_long: bool) -> None:
         create_folders(layout)
+        refuse_cramped(layout.journal)
         self.journal = SqliteJournal(layout.journal, with_room=for_long)
-        self._index = _open_index(layout, kinds)
+        try:
+            refuse_cramped(layout.index)
+            self._index = open_index(layout.index, [kind.folder for kind in kinds])
+        except BaseException:
+            self._abandon_journal()
+            raise
         self.observed = ObservedWriter(layout, kinds, self._index, self.journal.last_seq)
         self.definitions = DefinitionIndex(self._index, self.observed.files_lock)
         self._checkpointer = Checkpointer(layout, self.observed, self.journal.delete_through)
@@ -144,6 +128,15 @@ class OpenedEngine:
             self._checkpointer.stop()
             self._let_go()
 
+    def abandon(self) -> None:
+        """Let go of an engine that was never started, with everything as it is. Blocks."""
+        self._abandon_journal()
+        self._index.close()
+
+    def _abandon_journal(self) -> None:
+        with suppress(sqlite3.Error):
+            self.journal.close()
+
     def _let_go(self) -> None:
         try:
             self.journal.close(delete_through=self._checkpointer.run_once())
@@ -162,19 +155,15 @@ def open_engine(
 ) -> OpenedEngine:
     """Open a repository whose lock is held, `for_long` or for one run. Blocks: run it in a thread.
 
-    DatastoreError when the journal cannot be read, or the disk takes neither journal nor index.
+    DatastoreError when the journal cannot be read, or the disk takes neither journal nor index;
+    DiskFull when that is for want of room.
     """
-    kinds = tuple(kinds)
     try:
-        engine = OpenedEngine(layout, kinds, for_long)
-        _Opening(layout, kinds, engine).run()
-    except (OSError, DatastoreError) as error:
-        if not is_full(layout.root):
+        return _opened(layout, tuple(kinds), for_long)
+    except (OSError, sqlite3.Error, DatastoreError) as error:
+        if not is_for_want_of_room(error, layout.private):
             raise
-        # SQLite calls that an I/O error.
-        reason = f"{shown(error)}: the disk is full, make room on it and try again"
-        raise DatastoreError(reason) from error
-    return engine
+        raise DiskFull(shown(error)) from error
 
 
 def open_store(layout: Layout, *, for_long: bool = True) -> tuple[Store, OpenedEngine, LoadReport]:
@@ -199,11 +188,14 @@ def open_store(layout: Layout, *, for_long: bool = True) -> tuple[Store, OpenedE
     return store, engine, engine.report
 
 
-def _open_index(layout: Layout, kinds: Iterable[Kind[Any, Any]]) -> Index:
+def _opened(layout: Layout, kinds: tuple[Kind[Any, Any], ...], for_long: bool) -> OpenedEngine:
+    engine = OpenedEngine(layout, kinds, for_long)
     try:
-        return Index(layout.index, [kind.folder for kind in kinds])
-    except (OSError, sqlite3.Error) as error:
-        raise DatastoreError(f"the index {layout.index} cannot be opened: {error}") from error
+        _Opening(layout, kinds, engine).run()
+    except BaseException:
+        engine.abandon()
+        raise
+    return engine
 
 
 class _Opening:

@@ -68,6 +68,18 @@ class Degraded(DatastoreError):
     """The disk refuses writes; nothing new is taken on until it accepts them again."""
 
 
+class DiskFull(DatastoreError):
+    """The repository cannot be opened for want of room on its disk; all in it is as it was."""
+
+    def __init__(self, refused: str) -> None:
+        """`refused` tells what could not be done."""
+        super().__init__(
+            "the disk is full, make room on it and try again (`swamp run prune` needs some itself)."
+            f" Nothing is damaged, and nothing is to be removed from .swamp/: {refused}"
+        )
+        self.refused = refused
+
+
 class NotDurableYet(Degraded):
     """The change is made and in line for the disk, which refuses writes: asking again would make
     another one."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datastore.errors import DatastoreError
 from datastore.files import Edition, Stat
 from datastore.sqlite_file import clear_place, inode_of, is_broken, put_rows, wal_path
 
@@ -63,6 +64,14 @@ class IndexTable(NamedTuple):
     stats: dict[str, Stat]
     finished: dict[str, bytes]
     live: dict[str, bytes]
+
+
+def open_index(path: Path, kinds: Iterable[str]) -> Index:
+    """The index at `path`, a new one if need be; DatastoreError where the disk refuses."""
+    try:
+        return Index(path, kinds)
+    except (OSError, sqlite3.Error) as error:
+        raise DatastoreError(f"the index {path} cannot be opened: {error}") from error
 
 
 class Index:

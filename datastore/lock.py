@@ -92,7 +92,9 @@ class RepositoryLock:
         if self._descriptor is not None:
             # The file stays: removing it would let two processes lock two different inodes.
             with suppress(OSError):
-                os.ftruncate(self._descriptor, 0)
+                # Its block stays as well, so that the next holder can sign on a full disk.
+                size = os.fstat(self._descriptor).st_size
+                os.pwrite(self._descriptor, b"\n".rjust(size), 0)
             os.close(self._descriptor)
             self._descriptor = self._since = None
 
@@ -102,8 +104,9 @@ class RepositoryLock:
             holder["heldFor"] = self._held_for
         # Who holds it is a courtesy: a full disk must not keep the lock from being held.
         with suppress(OSError):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(holder).encode() + b"\n", 0)
+            signature = json.dumps(holder).encode() + b"\n"
+            os.pwrite(descriptor, signature, 0)
+            os.ftruncate(descriptor, len(signature))
 
     def __enter__(self) -> RepositoryLock:
         return self if self._descriptor is not None else self.acquire()

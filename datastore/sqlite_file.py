@@ -29,6 +29,18 @@ def is_broken(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF in _BROKEN
 
 
+def connect(path: Path, timeout_s: float, *statements: str) -> sqlite3.Connection:
+    """The database at `path`, made ready by these statements, or closed again; for any thread."""
+    db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    try:
+        for statement in statements:
+            db.execute(statement)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
 def checkpoint(path: Path) -> int:
     """Move what the WAL of the database at `path` holds into it, as far as nobody has to wait.
 

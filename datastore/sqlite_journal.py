@@ -28,6 +28,7 @@ from datastore.sqlite_file import (
     ROWS_AT_ONCE,
     checkpoint,
     clear_place,
+    connect,
     inode_of,
     is_broken,
     is_full,
@@ -50,10 +51,8 @@ HISTORY = "history"
 LINGER_S = 0.001
 """How long a commit may wait for others, while each pass of the loop brings some."""
 _DELETE_CHUNK = 500
-_LOOK_AT_DISK_S = 0.1
-_BACKOFF_FIRST_S = 0.05
-_BACKOFF_MAX_S = 1.0
-_BUSY_TIMEOUT_S = 0.2
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
+_BUSY_TIMEOUT_S, _LOOK_AT_DISK_S = 0.2, 0.1
 _WAL_DUE_BYTES, _WAL_ROOM_BYTES = 4 * 1024 * 1024, 8 * 1024 * 1024
 """Of so much in it the WAL is begun again at its start; so much room it has from the beginning."""
 _SCHEMA = """CREATE TABLE IF NOT EXISTS rows (
@@ -376,15 +375,16 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
 
 
 def _connect(path: Path, with_room: bool) -> sqlite3.Connection:
-    db = sqlite3.connect(
-        path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    db = connect(
+        path,
+        _BUSY_TIMEOUT_S,
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA synchronous=FULL",
+        # Checkpoints run beside the commits (`delete_through`), not inside an unlucky one of them.
+        "PRAGMA wal_autocheckpoint=0",
+        f"PRAGMA journal_size_limit={_WAL_ROOM_BYTES}",
+        _SCHEMA,
     )
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    # Checkpoints run beside the commits (`delete_through`), not inside an unlucky one of them.
-    db.execute("PRAGMA wal_autocheckpoint=0")
-    db.execute(f"PRAGMA journal_size_limit={_WAL_ROOM_BYTES}")
-    db.execute(_SCHEMA)
     with suppress(OSError):
         make_room_in_wal(path, _WAL_ROOM_BYTES if with_room else 0)
     return db

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 from record_samples import lease, run, seen, token, worker
 
-from datastore.engine import LoadReport, OpenedEngine, open_engine, open_store
+from datastore.engine import OpenedEngine, open_engine, open_store
 from datastore.errors import DatastoreError
 from datastore.journal import Story
 from datastore.kinds import KINDS, LEASES, RUNS, TOKENS, WORKERS
 from datastore.layout import Layout
+from datastore.load_report import LoadReport
 from datastore.observed import RescanReport
 from datastore.sqlite_file import to_json
 from datastore.store import Store

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -78,7 +79,7 @@ def test_released_lock_can_be_taken_again_and_names_nobody(tmp_path: Path) -> No
     first = RepositoryLock(layout).acquire()
     first.release()
     first.release()
-    assert layout.lock.read_bytes() == b""
+    assert layout.lock.read_bytes().strip() == b""
     with RepositoryLock(layout), pytest.raises(RepositoryLocked):
         RepositoryLock(layout).acquire()
     RepositoryLock(layout).acquire().release()
@@ -119,3 +120,26 @@ def test_holder_that_did_not_sign_is_another_process(tmp_path: Path, content: by
         layout.lock.write_bytes(content)
         with pytest.raises(RepositoryLocked, match="served by another process"):
             RepositoryLock(layout).acquire()
+
+
+def test_who_holds_it_is_told_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the room of an earlier signature was given back, and `doctor` saw nobody."""
+    layout = Layout(tmp_path)
+    RepositoryLock(layout, held_for="a long run of some other workflow").acquire().release()
+    assert lock_holder(layout) is None
+    room = layout.lock.stat().st_size
+    write = os.pwrite
+
+    def full(descriptor: int, data: bytes, at: int) -> int:
+        if at + len(data) > os.fstat(descriptor).st_size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, at)
+
+    monkeypatch.setattr("datastore.lock.os.pwrite", full)
+    with RepositoryLock(layout):
+        holder = lock_holder(layout)
+        assert holder is not None
+        assert (holder.pid, holder.held) == (os.getpid(), True)
+        assert layout.lock.stat().st_size < room

@@ -1,0 +1,137 @@
+"""A full disk is told from all else that the disk may refuse, also where SQLite does not say so."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from datastore.engine import open_engine
+from datastore.errors import DatastoreError, DiskFull
+from datastore.index import Index
+from datastore.kinds import KINDS
+from datastore.layout import Layout
+from datastore.room import has_room, is_for_want_of_room
+
+
+def of_sqlite(code: int, text: str) -> sqlite3.Error:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
+def of_system(number: int) -> OSError:
+    return OSError(number, os.strerror(number), "scratch")
+
+
+def caused(cause: Exception) -> DatastoreError:
+    try:
+        raise DatastoreError("the index cannot be opened") from cause
+    except DatastoreError as error:
+        return error
+
+
+FULL = of_sqlite(sqlite3.SQLITE_FULL, "database or disk is full")
+IO_ERROR = of_sqlite(sqlite3.SQLITE_IOERR | 5 << 8, "disk I/O error")
+BROKEN = of_sqlite(sqlite3.SQLITE_CORRUPT, "database disk image is malformed")
+
+
+@pytest.mark.parametrize(
+    ("error", "roomy", "cramped"),
+    [
+        (of_system(errno.ENOSPC), True, True),
+        (of_system(errno.EDQUOT), True, True),
+        (of_system(errno.EACCES), False, False),
+        (FULL, True, True),
+        (IO_ERROR, False, True),
+        (of_sqlite(sqlite3.SQLITE_CANTOPEN, "unable to open database file"), False, True),
+        (BROKEN, False, False),
+        (DatastoreError("of our own"), False, False),
+    ],
+)
+def test_what_is_for_want_of_room(
+    error: Exception, roomy: bool, cramped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_for_want_of_room(error, tmp_path) is roomy
+    assert is_for_want_of_room(caused(error), tmp_path) is roomy
+    monkeypatch.setattr("datastore.room.has_room", lambda folder: False)
+    assert is_for_want_of_room(caused(error), tmp_path) is cramped
+
+
+def test_room_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
+    assert has_room(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert has_room(tmp_path / "not there"), "that is not for want of room"
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("cause", [FULL, IO_ERROR])
+def test_a_repository_on_a_full_disk_says_so_and_opens_later(
+    cause: sqlite3.Error, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: "the journal cannot be read: disk I/O error" tempts to delete the journal."""
+    open_engine(layout, KINDS.values()).abandon()
+    before = open_files()
+
+    def refuse(*_: object) -> None:
+        raise cause
+
+    with monkeypatch.context() as full:
+        full.setattr("datastore.room.has_room", lambda folder: False)
+        full.setattr(Index, "_open", refuse)
+        with pytest.raises(DiskFull) as refused:
+            open_engine(layout, KINDS.values())
+    said = str(refused.value)
+    assert said.startswith("the disk is full, make room on it and try again")
+    assert "Nothing is damaged" in said
+    assert said.endswith(f"index.db cannot be opened: {cause}")
+    del refused
+    assert open_files() == before, "it is tried again and again"
+    engine = open_engine(layout, KINDS.values())
+    engine.abandon()
+    assert open_files() == before
+
+
+def test_what_else_the_disk_refuses_stays_what_it_is(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise IO_ERROR
+
+    monkeypatch.setattr(Index, "_open", refuse)
+    with pytest.raises(DatastoreError, match="cannot be opened: disk I/O error") as refused:
+        open_engine(layout, KINDS.values())
+    assert not isinstance(refused.value, DiskFull)
+
+
+@pytest.mark.parametrize("name", ["journal", "index"])
+def test_where_the_memory_of_sqlite_finds_no_room_nothing_is_opened(
+    name: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: on a disk with blocks of 1 KB, with 36 KB left, the server died by SIGBUS."""
+    open_engine(layout, KINDS.values()).abandon()
+    database: Path = getattr(layout, name)
+    small = os.statvfs_result((1024, 1024, *os.statvfs(layout.root)[2:]))
+    monkeypatch.setattr("datastore.room.os.statvfs", lambda folder: small)
+    open_engine(layout, KINDS.values()).abandon()
+    other = layout.index if name == "journal" else layout.journal
+    other.with_name(other.name + "-shm").touch()
+    monkeypatch.setattr("datastore.room.has_room", lambda *_: False)
+    before = open_files()
+    with pytest.raises(DiskFull, match=f"{database.name}-shm: No space left on device"):
+        open_engine(layout, KINDS.values())
+    for one in (database, other):
+        one.with_name(one.name + "-shm").touch()
+    open_engine(layout, KINDS.values()).abandon()
+    assert open_files() == before
