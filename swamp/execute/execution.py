@@ -11,7 +11,7 @@ import itertools
 import os
 import signal
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -112,6 +112,8 @@ class Host:
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
     traces: Traces | None = None
+    came_room: Callable[[OSError], Awaitable[bool]] | None = None
+    """Asked where a scratch folder is refused: whether to try again; may take its time."""
     family: str = field(default_factory=lambda: uuid.uuid4().hex)
     leftovers: Leftovers = field(init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -143,6 +145,10 @@ class Order:
         """The nearer of the step's and the call's time limits, seconds."""
         own_s = None if self.call.timeout_ms is None else self.call.timeout_ms / 1000
         return min((s for s in (own_s, self.timeout_s) if s is not None), default=None)
+
+
+class _Unwanted(Exception):
+    """It was stopped while it waited for its folder."""
 
 
 class Execution:
@@ -186,8 +192,10 @@ class Execution:
         scratch: Scratch | None = None
         try:
             self._host.watch.expect(self._mark)
-            scratch = await self._host.leftovers.new_scratch()
+            scratch = await self._new_scratch()
             outcome = await self._run_in(self._directory(scratch.path))
+        except _Unwanted:
+            outcome = never_begun(self._stopped or "cancelled")
         except (OSError, ValueError) as error:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
@@ -198,6 +206,18 @@ class Execution:
         took_ms = round((self._loop.time() - began) * 1000)
         outcome = outcome.model_copy(update={"duration_ms": took_ms})
         return masked_outcome(outcome, self._order.redactor)
+
+    async def _new_scratch(self) -> Scratch:
+        """A folder, unless there is no need of one any more; OSError."""
+        while True:
+            try:
+                return await self._host.leftovers.new_scratch()
+            except OSError as error:
+                came_room = self._host.came_room
+                if came_room is None or not await came_room(error):
+                    raise
+                if self._stopped is not None:
+                    raise _Unwanted from error
 
     async def _run_in(self, directory: str) -> Outcome:
         if self._stopped is not None:

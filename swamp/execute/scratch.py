@@ -45,7 +45,12 @@ def take_scratch(root: Path) -> Scratch:
     folder = root / f"scratch-{family}"
     with _turn(root):
         dead = _dead(root)
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError:
+            # What they left may be what fills the disk.
+            _end(dead)
+            raise
         lock = _open(folder)
         _locked(lock)
     return Scratch(folder, family, _end(dead), lock)

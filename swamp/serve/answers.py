@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from aiohttp import HttpVersion11, web
 
+from controllers.retention import Keep
 from datastore.definitions.inputs import InputError
 from datastore.errors import (
     AlreadyExists,
@@ -28,7 +29,9 @@ from datastore.errors import (
 from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.trouble import shown
+from swamp import __version__
 from swamp.client import DEGRADED_HEADER
+from swamp.protocol import PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +78,19 @@ class ApiError(SwampError):
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+def health(degraded: str | None, takes_work: bool, problems: int, keep: Keep) -> dict[str, Any]:
+    """How a server is; `degraded` is why not all is well."""
+    return {
+        "status": "ok" if degraded is None else "degraded",
+        "version": __version__,
+        "protocol": PROTOCOL_VERSION,
+        "degraded": degraded,
+        "takesWork": takes_work,
+        "problems": problems,
+        "retention": {"keepRuns": keep.runs, "keepForS": keep.for_s},
+    }
 
 
 async def told(store: Store, body: Any) -> web.Response:

@@ -19,14 +19,14 @@ from datastore.clock import stamp
 from datastore.courtesy import Pause, each, in_order
 from datastore.errors import InvalidFile
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, TOKENS, WORKERS, Counts, Run, RunStatus
-from swamp import __version__, run_views, tokens, views
+from swamp import run_views, tokens, views
 from swamp.limits import RUNS_MOST
-from swamp.protocol import PROTOCOL_VERSION
 from swamp.serve.access_api import AccessApi
 from swamp.serve.answers import (
     ApiError,
     admin,
     done,
+    health,
     refuse_if_degraded,
     told,
     unless_degraded,
@@ -79,17 +79,9 @@ class Api:
 
     async def health(self, request: web.Request) -> web.Response:
         served = self._served
-        keep = served.manager.retention.keep
-        body = {
-            "status": "ok" if served.degraded is None else "degraded",
-            "version": __version__,
-            "protocol": PROTOCOL_VERSION,
-            "degraded": served.degraded,
-            "takesWork": self._store.trouble is None and served.only_run is None,
-            "problems": len(served.problems()),
-            "retention": {"keepRuns": keep.runs, "keepForS": keep.for_s},
-        }
-        return web.json_response(body)
+        takes_work = self._store.trouble is None and served.only_run is None
+        problems, keep = len(served.problems()), served.manager.retention.keep
+        return web.json_response(health(served.degraded, takes_work, problems, keep))
 
     async def problems(self, request: web.Request) -> web.StreamResponse:
         found = self._served.problems()

@@ -21,6 +21,7 @@ from swamp.serve.api import Api
 from swamp.serve.first_words import FirstWords, room_within
 from swamp.serve.gateway import Gateway
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
+from swamp.serve.no_room import OpeningOnceThereIsRoom
 from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
 from swamp.serve.reception import WAITING_MOST, Door, Reception
 from swamp.serve.served import Served
@@ -92,7 +93,8 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         finally:
             await public.cleanup()
 
-    await Orchestrator(options, lock, report, front).run()
+    opening = OpeningOnceThereIsRoom(lock.layout.private, options.keep, door, stop)
+    await Orchestrator(options, lock, report, front, opening).run()
 
 
 def _listening(options: ServeOptions, port: int) -> dict[str, object]:

@@ -21,6 +21,7 @@ from aiohttp.typedefs import Middleware
 
 from datastore.errors import SwampError
 from datastore.layout import Layout
+from datastore.room import NO_ROOM
 from datastore.trouble import Trouble
 from swamp.serve import peers_fault
 from swamp.serve.accepting import Accepting
@@ -36,6 +37,9 @@ CLOSE_WITHIN_S = 2.0
 
 LOOK_S = 0.5
 """How often the socket's file is looked at."""
+
+_NOWHERE = -1
+"""The inode of no file at all."""
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +118,7 @@ async def on_socket(layout: Layout, runner: web.AppRunner, refused: Trouble) -> 
         async with asyncio.TaskGroup() as group:
             with contextlib.ExitStack() as listening:
                 own = _OwnSocket(layout.socket, runner, group, listening)
-                await own.listen()
+                await own.listen_if_there_is_room(refused)
                 keeper = group.create_task(own.keep(refused))
                 yield
             keeper.cancel()
@@ -137,7 +141,16 @@ class _OwnSocket:
     ) -> None:
         self._path, self._runner = path, runner
         self._group, self._listening = group, listening
-        self._file: int | None = None
+        self._file: int | None = _NOWHERE
+
+    async def listen_if_there_is_room(self, refused: Trouble) -> None:
+        """Listen there; on a full disk `refused` is told, and it is for `keep` to try again."""
+        try:
+            await self.listen()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            refused.found(error)
 
     async def listen(self) -> None:
         """Listen there, whatever is there."""

@@ -10,6 +10,8 @@ import asyncio
 import base64
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from datastore.errors import SwampError
 from datastore.kinds import STEPS, Call, Outcome, Step
 from datastore.store import Store
 from swamp.execute.calls import ShellCall
+from swamp.execute.ending import never_begun
 from swamp.execute.environment import data_environment, runner_environment
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
 from swamp.execute.scratch import take_scratch
 from swamp.execute.streams import StreamName
 from swamp.serve.dispatch_secrets import DispatchSecrets
+from swamp.serve.no_room import RoomForSteps
 from swamp.serve.output_log import OutputLog
 from swamp.traces import STEP, trace_environment
 from swamp.worker.guarding import Guard
@@ -40,6 +44,7 @@ class LocalRunner:
         self._data_url = ""
         self._output = output
         self._scratch = scratch
+        self._room = RoomForSteps(scratch.parent)
         self._guard = Guard()
         self._running: dict[str, Execution | None] = {}
         self._stopped: set[str] = set()
@@ -52,6 +57,11 @@ class LocalRunner:
         """Tell the ends of steps to this."""
         self._ended = ended
 
+    @property
+    def trouble(self) -> str | None:
+        """Why steps wait for the disk just now; None while they need not."""
+        return self._room.trouble
+
     async def run(self, data_url: str) -> None:
         """Execute what is started, until cancelled; then everything is killed.
 
@@ -59,10 +69,15 @@ class LocalRunner:
         """
         self._data_url = data_url
         # What an earlier server ran is ended, should it have died together with its guard.
-        scratch = await asyncio.to_thread(take_scratch, self._scratch)
-        self._host = Host(scratch.folder, self._guard, family=scratch.family)
+        scratch = await self._room.once_there_is(
+            partial(asyncio.to_thread, take_scratch, self._scratch)
+        )
+        self._host = Host(
+            scratch.folder, self._guard, family=scratch.family, came_room=self._room.came_after
+        )
         try:
             async with self._guard.running(), asyncio.TaskGroup() as group:
+                group.create_task(self._room.keep_looking())
                 self._group = group
                 for start in self._waiting:
                     start()
@@ -91,6 +106,9 @@ class LocalRunner:
             execution.stop("cancelled")
         elif step in self._running:
             self._stopped.add(step)
+            if self._group is None:
+                # There may be no room for it for long.
+                self._finish(step, never_begun("cancelled"))
 
     async def _execute(self, name: str, call: Call, timeout_s: float | None) -> None:
         step = self._store.find(STEPS, name)
@@ -102,8 +120,10 @@ class LocalRunner:
         except SwampError as error:
             self._finish(name, Outcome(ok=False, reason="start_failed", error=str(error)))
             return
-        # `git clean -fdx` may have removed it since the start.
-        await asyncio.to_thread(self._host.scratch.mkdir, parents=True, exist_ok=True)
+        # `git clean -fdx` may have removed it since the start. What is in the way of that is in
+        # the way of the execution, too, which tells it, or waits.
+        with suppress(OSError):
+            await asyncio.to_thread(self._host.scratch.mkdir, parents=True, exist_ok=True)
         execution = Execution(order, self._sink(step), self._host)
         self._running[name] = execution
         if name in self._stopped:

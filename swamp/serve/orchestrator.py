@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from controllers.boot_sweep import BootSweep
+from controllers.boot_sweep import BootSweep, SweepReport
 from controllers.manager import Manager, Settings
 from controllers.probes import Verification
 from controllers.retention import Keep
@@ -28,13 +28,14 @@ from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
 from datastore.edit_lines import put_back_at_start_lines
-from datastore.engine import LoadReport, OpenedEngine, open_store
+from datastore.engine import OpenedEngine, open_store
 from datastore.errors import DatastoreError
 from datastore.events import EventLog
 from datastore.file_watch import FileWatch
 from datastore.ids import uuid7
 from datastore.key_file import load_or_make
 from datastore.kinds import LEASES, PENDING, RUNS, TOKENS
+from datastore.load_report import LoadReport
 from datastore.lock import RepositoryLock
 from datastore.outputs import OutputFiles
 from datastore.private_folder import PrivateFolder
@@ -67,6 +68,10 @@ log = logging.getLogger(__name__)
 Report = Callable[[dict[str, Any]], None]
 Front = Callable[[Served, Api, Sessions], Awaitable[None]]
 """Faces the outside until the stop. Everything runs when it is called."""
+
+Opened = tuple[Store, OpenedEngine, LoadReport]
+Opening = Callable[[Callable[[], Opened]], Awaitable[Opened | None]]
+"""Has the repository opened by a function that blocks; None when told to stop before."""
 
 NEEDS_SERVE = (
     "workers connect to `swamp serve`, which is not running for this repository:"
@@ -121,13 +126,19 @@ class Orchestrator:
     """Everything between the repository and the front."""
 
     def __init__(
-        self, options: ServeOptions, lock: RepositoryLock, report: Report, front: Front
+        self,
+        options: ServeOptions,
+        lock: RepositoryLock,
+        report: Report,
+        front: Front,
+        opening: Opening = asyncio.to_thread,
     ) -> None:
         self._options = options
         self._lock = lock
         self._layout = lock.layout
         self._report = report
         self._front = front
+        self._opening = opening
         self._clock: Clock = SystemClock()
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
@@ -138,11 +149,13 @@ class Orchestrator:
 
     async def run(self) -> None:
         """From opening the repository to its clean close."""
+        for_long = self._options.only_run is None
+        opened = await self._opening(partial(open_store, self._layout, for_long=for_long))
+        if opened is None:
+            return
+        store, engine, found = opened
         self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
         sys.setswitchinterval(SWITCH_S)
-        for_long = self._options.only_run is None
-        opening = asyncio.to_thread(open_store, self._layout, for_long=for_long)
-        store, engine, found = await opening
         engine.start(asyncio.get_running_loop())
         try:
             await self._serve(store, engine, found)
@@ -218,7 +231,7 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=partial(_trouble_of, engine.observed, private, watch, events),
+            files_trouble=partial(_trouble_of, engine.observed, private, watch, events, runner),
             measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,
@@ -349,14 +362,19 @@ class Orchestrator:
             last_alive=self._lock.last_held,
         )
         swept = sweep.run() if self._options.only_run is None else sweep.run_of_commands()
-        await store.barrier()
+        store.after_barrier(partial(self._report_sweep, swept))
+        # While the disk refuses, what was swept comes before all else in the journal, and nothing
+        # that is seen from outside comes before that: the server can answer, and say why it waits.
+        await trouble_before_barrier(store)
+        return swept.ended_runs
+
+    def _report_sweep(self, swept: SweepReport) -> None:
         for warning in swept.warnings:
             self._report({"kind": "warning", "message": warning})
         summary = swept.summary()
         if summary is not None:
             counts = dict(swept.counts)
             self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})
-        return swept.ended_runs
 
 
 class _Troubled(Protocol):

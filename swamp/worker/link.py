@@ -18,6 +18,7 @@ from http import HTTPStatus
 import aiohttp
 
 from datastore.errors import SwampError
+from swamp.client import DEGRADED_HEADER
 from swamp.protocol import (
     FRAME_MAX_BYTES,
     TOGETHER_BYTES,
@@ -323,10 +324,11 @@ async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> L
     except aiohttp.WSServerHandshakeError as error:
         retry_after = error.headers.get("Retry-After", "") if error.headers is not None else ""
         if error.status == HTTPStatus.SERVICE_UNAVAILABLE and retry_after.isdecimal():
+            degraded = None if error.headers is None else error.headers.get(DEGRADED_HEADER)
             raise EnrollmentRefused(
                 EnrollRefused(
-                    code="too_many_at_once",
-                    message="too many others are enrolling just now",
+                    code="too_many_at_once" if degraded is None else "degraded",
+                    message=degraded or "too many others are enrolling just now",
                     permanent=False,
                     retry_after_ms=int(retry_after) * 1000,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +83,31 @@ def test_what_the_dead_left_is_ended_and_the_living_are_not_touched(
     assert living.runs() and (living.folder / "full").exists()
     own.remove()
     assert {path.name for path in tmp_path.iterdir()} == {living.folder.name, *others}
+
+
+def test_what_the_dead_left_goes_also_where_there_is_no_room(
+    tmp_path: Path, owners: tuple[Owner, Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be what fills the disk, and the server tries again for ever: nothing may pile up."""
+    dead, living = owners
+    dead.die()
+
+    make = Path.mkdir
+
+    def refuse(folder: Path, *rest: Any, **options: Any) -> None:
+        if folder == tmp_path:
+            return make(folder, *rest, **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            take_scratch(tmp_path)
+    assert not dead.runs() and not dead.folder.exists()
+    assert living.runs()
+    assert len(os.listdir("/proc/self/fd")) == before
+    take_scratch(tmp_path).remove()
 
 
 def test_many_that_begin_at_once_do_not_take_each_other_for_dead(tmp_path: Path) -> None:

@@ -1,0 +1,172 @@
+"""A server on a full disk: what needs room waits for it, and says so, instead of ending.
+
+Makes true: a repository that cannot be opened for want of room is opened as soon as there is some,
+health is answered meanwhile (*degraded*, with the reason), and a stop ends that wait in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from controllers.retention import Keep
+from datastore.errors import DiskFull
+from datastore.room import NO_ROOM, has_room
+from datastore.trouble import Trouble
+from swamp.client import DEGRADED_HEADER
+from swamp.serve import peers_fault
+from swamp.serve.answers import health, with_expectations
+from swamp.serve.listening import CLOSE_WITHIN_S, IDLE_S
+from swamp.serve.reception import Door
+
+LOOK_EVERY_S = 1.0
+"""How often it is tried whether there is room."""
+
+SAY_EVERY_S = 30.0
+"""How often the log says what is waited for."""
+
+STEP_BYTES = 1 << 14
+"""What the folder of a step may need on any disk."""
+
+RETRY_AFTER_S = 5
+"""What workers and clients are told that come meanwhile."""
+
+log = logging.getLogger(__name__)
+
+Opened = TypeVar("Opened")
+
+
+class OpeningOnceThereIsRoom:
+    """Opens a repository, now or once its disk, that of `folder`, has room."""
+
+    def __init__(self, folder: Path, keep: Keep, door: Door, stop: asyncio.Event) -> None:
+        """`door` is where health is answered meanwhile; with `stop` the waiting ends."""
+        self._folder, self._keep, self._door, self._stop = folder, keep, door, stop
+        self._reason = ""
+        self._say_at_s = 0.0
+
+    async def __call__(self, open_: Callable[[], Opened]) -> Opened | None:
+        """What `open_`, which blocks, answers; None when told to stop before it could."""
+        try:
+            return await asyncio.to_thread(open_)
+        except DiskFull as error:
+            self._refused(error)
+        async with self._answering():
+            while not await self._stopped():
+                if not await asyncio.to_thread(has_room, self._folder):
+                    self._say()
+                    continue
+                try:
+                    opened = await asyncio.to_thread(open_)
+                except DiskFull as error:
+                    self._refused(error)
+                else:
+                    log.warning("there is room on the disk: the server starts")
+                    return opened
+        return None
+
+    async def _stopped(self) -> bool:
+        """Whether that is so within a while."""
+        try:
+            await asyncio.wait_for(self._stop.wait(), LOOK_EVERY_S)
+        except TimeoutError:
+            return False
+        return True
+
+    def _refused(self, error: DiskFull) -> None:
+        self._reason = (
+            "the disk is full, make room on it (`swamp run prune` needs some itself): the server"
+            " waits for that and starts then. Nothing is damaged, and nothing is to be removed from"
+            f" .swamp/: {error.refused}"
+        )
+        self._say()
+
+    def _say(self) -> None:
+        if time.monotonic() >= self._say_at_s:
+            self._say_at_s = time.monotonic() + SAY_EVERY_S
+            log.error("%s", self._reason)
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[None]:
+        """Answer over the network meanwhile: health, and a refusal to all else.
+
+        Not on the repository's own socket: commands that only read find the records by themselves.
+        """
+        app = web.Application()
+        app.add_routes(with_expectations([web.route("*", "/{path:.*}", self._answer)]))
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=peers_fault.log,
+            handle_signals=False,
+            keepalive_timeout=IDLE_S,
+            shutdown_timeout=CLOSE_WITHIN_S,
+        )
+        await runner.setup()
+        try:
+            # The site closes its socket at the end; who comes then waits in the kernel.
+            own = self._door.listener.dup()
+            await web.SockSite(runner, own, ssl_context=self._door.tls).start()
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        asks_health = request.path in ("/", "/health") and request.method in ("GET", "HEAD")
+        if asks_health and "Upgrade" not in request.headers:
+            return web.json_response(health(self._reason, False, 0, self._keep))
+        refused: dict[str, Any] = {"error": self._reason, "code": "degraded"}
+        told = " ".join(self._reason.split())
+        headers = {"Retry-After": str(RETRY_AFTER_S), DEGRADED_HEADER: told}
+        return web.json_response(refused, status=503, headers=headers)
+
+
+class RoomForSteps:
+    """What the server's own steps need on the disk; they wait for it, and `trouble` tells."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._none = Trouble("steps on the server wait for room on the disk", log)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why they wait just now; None while they need not."""
+        return self._none.reason
+
+    async def came_after(self, error: OSError) -> bool:
+        """True after a while if it was for want of room: it may be tried again. At once if not."""
+        if error.errno not in NO_ROOM:
+            return False
+        # Without the name of what could not be made: that is another one each time.
+        self._none.found(OSError(error.errno, os.strerror(error.errno)))
+        await asyncio.sleep(LOOK_EVERY_S)
+        return True
+
+    async def once_there_is(self, take: Callable[[], Awaitable[Opened]]) -> Opened:
+        """What `take` answers, tried until there is room for it."""
+        while True:
+            try:
+                taken = await take()
+            except OSError as error:
+                if not await self.came_after(error):
+                    raise
+            else:
+                self._none.over()
+                return taken
+
+    async def keep_looking(self) -> None:
+        """Note when there is room again, also if nobody waits for it any more. For ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self.trouble is not None and await asyncio.to_thread(
+                has_room, self._folder, STEP_BYTES
+            ):
+                self._none.over()

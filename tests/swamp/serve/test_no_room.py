@@ -1,0 +1,291 @@
+"""A server on a full disk waits for room and says so; it neither ends nor forgets what it was."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from controllers.retention import Keep
+from datastore.errors import DatastoreError, DiskFull
+from datastore.kinds import PENDING, RUNS, STEPS
+from datastore.layout import Layout
+from datastore.lock import RepositoryLock
+from datastore.repository_init import initialize
+from swamp.execute.leftovers import Leftovers
+from swamp.execute.scratch import Scratch, take_scratch
+from swamp.serve import no_room
+from swamp.serve.api import Api
+from swamp.serve.listening import application, bound_to_port, on_socket
+from swamp.serve.no_room import OpeningOnceThereIsRoom
+from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.reception import Door
+from swamp.serve.served import Served
+from swamp.serve.sessions import Sessions
+from swamp.serve.starting import start_run
+from swamp.worker.link import EnrollmentRefused, dial
+
+Look = Callable[[Served], Awaitable[None]]
+
+MODEL = """type: command/shell
+typeVersion: 2026.02.09.1
+name: shell
+concurrency: 0
+methods: {execute: {arguments: {run: "true"}}}
+"""
+WORKFLOW = """name: w
+jobs:
+  - name: here
+    steps:
+      - {name: one, task: {type: model_method, modelIdOrName: shell, methodName: execute}}
+  - name: there
+    steps:
+      - name: two
+        labels: {pool: cpu}
+        task: {type: model_method, modelIdOrName: shell, methodName: execute}
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(no_room, "LOOK_EVERY_S", 0.02)
+
+
+def no_space(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch-1")
+
+
+async def until(true: Callable[[], bool], what: str) -> None:
+    """Poll: what is waited for is told to nobody in this process."""
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.01)
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A disk that is full at first, with a repository that opens as "opened"."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = True
+        self.tried = 0
+        monkeypatch.setattr(no_room, "has_room", lambda folder: not self.full)
+
+    def open(self) -> str:
+        self.tried += 1
+        if self.full:
+            raise DiskFull("the journal j cannot be read: disk I/O error")
+        return "opened"
+
+
+async def test_health_and_a_refusal_while_it_waits_and_then_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, stop = Disk(monkeypatch), asyncio.Event()
+    with bound_to_port("127.0.0.1", 0) as listener:
+        door = Door(listener, None)
+        opening = OpeningOnceThereIsRoom(tmp_path, Keep(runs=7, for_s=None), door, stop)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with aiohttp.ClientSession(url) as http, asyncio.timeout(20):
+            opened = asyncio.create_task(opening(disk.open))
+            await until(lambda: bool(caplog.records), "that it waits")
+            for path in ("/health", "/"):
+                async with http.get(path) as answer:
+                    told = await answer.json()
+                assert (answer.status, told["status"]) == (200, "degraded")
+                assert told["degraded"].startswith("the disk is full, make room on it")
+                assert "disk I/O error" in told["degraded"]
+                assert told["takesWork"] is False
+                assert told["retention"] == {"keepRuns": 7, "keepForS": None}
+            async with http.post("/api/v1/runs", json={"workflow": "w"}) as answer:
+                assert (answer.status, (await answer.json())["code"]) == (503, "degraded")
+            with pytest.raises(EnrollmentRefused) as refused:
+                await dial(http, f"{url}/", {})
+            assert not refused.value.permanent
+            assert "the disk is full" in str(refused.value)
+            assert disk.tried == 1, "not before there is room"
+            disk.full = False
+            assert await opened == "opened"
+    said = [record.message for record in caplog.records if record.name == no_room.__name__]
+    assert said[1:] == ["there is room on the disk: the server starts"]
+    assert "nothing is to be removed from .swamp/" in said[0]
+
+
+async def test_it_says_again_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(no_room, "SAY_EVERY_S", 0.0)
+    disk, stop = Disk(monkeypatch), asyncio.Event()
+    with bound_to_port("127.0.0.1", 0) as listener:
+        opening = OpeningOnceThereIsRoom(tmp_path, Keep(), Door(listener, None), stop)
+        async with asyncio.timeout(20):
+            opened = asyncio.create_task(opening(disk.open))
+            await until(lambda: len(caplog.records) > 2, "that it waits, again")
+            stop.set()
+            assert await opened is None, "a stop ends it in order"
+
+
+async def test_what_is_not_for_want_of_room_ends_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+
+    def broken() -> str:
+        if disk.tried:
+            raise DatastoreError("the journal is broken")
+        return disk.open()
+
+    def room(folder: Path) -> bool:
+        return True
+
+    monkeypatch.setattr(no_room, "has_room", room)
+    with bound_to_port("127.0.0.1", 0) as listener:
+        door = Door(listener, None)
+        opening = OpeningOnceThereIsRoom(tmp_path, Keep(), door, asyncio.Event())
+        with pytest.raises(DatastoreError, match="is broken"):
+            await opening(broken)
+
+
+# -- a whole server --------------------------------------------------------------------------------
+
+
+async def served(root: Path, look: Look) -> None:
+    """Run a server until `look` has seen enough."""
+
+    async def front(parts: Served, api: Api, sessions: Sessions) -> None:
+        await look(parts)
+
+    if not (root / ".swamp.yaml").exists():
+        initialize(root, datetime.now(UTC))
+        (root / "models" / "shell.yaml").write_text(MODEL)
+        (root / "workflows" / "w.yaml").write_text(WORKFLOW)
+    with RepositoryLock(Layout(root)) as lock:
+        options = ServeOptions(root, file_events=False)
+        async with asyncio.timeout(60):
+            await Orchestrator(options, lock, lambda report: None, front).run()
+
+
+def states(parts: Served) -> dict[str, str]:
+    found = (*parts.store.list(STEPS),)
+    return {one.spec.step: one.status.state for one in found if one.status is not None}
+
+
+async def test_steps_here_wait_for_a_folder_and_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a server without room for scratch folders ended with exit code 1."""
+
+    full = True
+
+    def take(root: Path) -> Scratch:
+        return no_space() if full else take_scratch(root)
+
+    monkeypatch.setattr("swamp.serve.local_executor.take_scratch", take)
+
+    async def look(parts: Served) -> None:
+        nonlocal full
+        await until(lambda: parts.degraded is not None, "the server says so")
+        assert "steps on the server wait for room on the disk" in (parts.degraded or "")
+        assert parts.store.trouble is None, "it takes work"
+        await start_run(parts, {"workflow": "w"}, parts.new_run())
+        await until(lambda: any(one.state == "waiting" for one in parts.store.live(PENDING)), "")
+        assert states(parts)["one"] == "running"
+        full = False
+        await until(lambda: states(parts)["one"] == "succeeded", "it goes on by itself")
+        assert parts.degraded is None
+
+    await served(tmp_path, look)
+
+
+async def test_a_step_that_finds_no_room_later_waits_and_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It failed with `start_failed`."""
+
+    async def look(parts: Served) -> None:
+        names = [parts.new_run(), parts.new_run()]
+        with monkeypatch.context() as full:
+            full.setattr(Leftovers, "_make", no_space)
+            full.setattr(no_room, "has_room", lambda *_: False)
+            for name in names:
+                await start_run(parts, {"workflow": "w"}, name)
+            await until(lambda: parts.degraded is not None, "the server says so")
+            parts.manager.runs.cancel(names[0], "not wanted")
+            run = parts.store.get(RUNS, names[0])
+            await until(lambda: not parts.store.get(RUNS, run.name).live, "it is cancelled")
+        there = [one for one in parts.store.list(STEPS) if one.spec.run == names[1]]
+        (here,) = [one.name for one in there if one.spec.step == "one"]
+
+        def state() -> str | None:
+            status = parts.store.get(STEPS, here).status
+            return None if status is None else status.state
+
+        await until(lambda: state() == "succeeded", "it goes on by itself")
+        await until(lambda: parts.degraded is None, "and health tells")
+
+    await served(tmp_path, look)
+
+
+async def test_a_server_answers_while_its_sweep_is_not_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it did not listen, so nobody could ask why."""
+
+    async def first(parts: Served) -> None:
+        await start_run(parts, {"workflow": "w"}, parts.new_run())
+        await until(lambda: any(one.state == "waiting" for one in parts.store.live(PENDING)), "")
+
+    await served(tmp_path, first)
+
+    def full(*_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    async def look(parts: Served) -> None:
+        assert "database or disk is full" in (parts.degraded or "")
+        assert parts.store.trouble is not None
+        (run,) = parts.store.live(RUNS)
+        filled.undo()
+        await parts.store.barrier()
+        assert parts.degraded is None
+        assert parts.store.get(RUNS, run.name).live
+
+    filled = pytest.MonkeyPatch()
+    filled.setattr("datastore.sqlite_journal._insert", full)
+    try:
+        await served(tmp_path, look)
+    finally:
+        filled.undo()
+
+
+async def test_a_socket_that_finds_no_room_is_listened_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look(parts: Served) -> None:
+        monkeypatch.setattr("swamp.serve.listening.LOOK_S", 0.02)
+        runner = application(Api(parts), Api(parts).health, admin=True)
+        filled = pytest.MonkeyPatch()
+        filled.setattr("swamp.serve.listening._bound_anew", no_space)
+        try:
+            async with on_socket(parts.layout, runner, parts.own_socket):
+                assert "No space left on device" in (parts.degraded or "")
+                filled.undo()
+                await until(lambda: parts.layout.socket.exists(), "it listens")
+                await until(lambda: parts.degraded is None, "and health tells")
+        finally:
+            filled.undo()
+
+    await served(tmp_path, look)
