@@ -166,11 +166,14 @@ def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
     if answers:
         yield Finding("ok", "lock", text)
     else:
+        way_out = "wait if it is only starting or stopping, else look at its log and end it"
+        if room(layout, is_served=True).level == "error":
+            way_out = "make room on the disk: a server that starts waits for that, see its log"
         yield Finding(
             "warning",
             "lock",
             f"{text}; it does not answer on {layout.shown(layout.socket)}",
-            "wait if it is only starting or stopping, else look at its log and end it",
+            way_out,
         )
 
 

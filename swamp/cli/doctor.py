@@ -67,8 +67,8 @@ def _looked_at(
     from datastore import checkup, checkup_disk
 
     yield from _versions(health)
-    yield from _server(health)
     is_served = client is not None or checkup_disk.is_held(layout)
+    yield from _server(health, is_served=is_served)
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "lock": lambda: checkup_disk.lock(layout, answers=client is not None),
         "settings": lambda: _settings(layout, health),
@@ -106,12 +106,13 @@ def _versions(health: dict[str, Any] | None) -> Iterator[Finding]:
         yield Finding("warning", "versions", other, "restart the server")
 
 
-def _server(health: dict[str, Any] | None) -> Iterator[Finding]:
+def _server(health: dict[str, Any] | None, *, is_served: bool) -> Iterator[Finding]:
     from datastore.checkup import Finding
     from datastore.way_out import way_out
 
     if health is None:
-        yield Finding("ok", "server", "none runs here")
+        what = "none answers here, though somebody holds the repository"
+        yield Finding("ok", "server", what if is_served else "none runs here")
     elif health["degraded"]:
         then = f"{way_out(health['degraded'])}; the server goes on by itself then, nothing is lost"
         yield Finding("error", "server", f"degraded: {health['degraded']}", then)

@@ -179,10 +179,11 @@ class Repo:
         self.procs.append(proc)
         return proc
 
-    def serve(self, *arguments: str) -> Proc:
-        """A server that listens."""
+    def serve(self, *arguments: str, wait: bool = True) -> Proc:
+        """A server that listens, or is about to."""
         server = self._proc("serve", "--json", "--port", str(self.port), *arguments)
-        server.lines.wait(lambda event: event.get("status") == "listening")
+        if wait:
+            server.lines.wait(lambda event: event.get("status") == "listening")
         return server
 
     @property

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -56,6 +57,14 @@ def asked(repo: Repo, path: str, body: Any = None) -> tuple[int, dict[str, str],
             return answer.status, dict(answer.headers), json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), json.load(error)
+
+
+def is_degraded(repo: Repo) -> bool:
+    """Whether the server answers, and says so."""
+    try:
+        return bool(asked(repo, "/health")[2]["status"] == "degraded")
+    except OSError:
+        return False
 
 
 def metrics(repo: Repo) -> list[str]:
@@ -291,5 +300,80 @@ def test_a_socket_that_cannot_be_had_again_shows_in_health(repo: Repo) -> None:
     repo.until(lambda: asked(repo, "/health")[2]["status"] == "degraded", "the server says so")
     assert "serve.sock cannot be listened on" in asked(repo, "/health")[2]["degraded"]
     path.rmdir()
+    repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
+    assert server.terminate() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_server_that_starts_on_a_full_disk_waits_for_room(
+    small: Repo, number: signal.Signals
+) -> None:
+    """Regression: exit code 1, and "the journal cannot be read: disk I/O error"."""
+    repo, gate, done = small, small.base / "gate", small.base / "done"
+    fan_out(repo, gate, done)
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
+    run = repo.start("workflow", "run", "fan", "--json")
+    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+    server.process.send_signal(number)
+    server.wait()
+    ballast = fill(repo)
+    for again in range(2):
+        server = repo.serve(wait=False)
+        repo.until(lambda: is_degraded(repo), "it answers, and says that it is degraded")
+        assert "Nothing is damaged" in server.log(), again
+        told = asked(repo, "/health")[2]
+        assert (told["status"], told["takesWork"]) == ("degraded", False)
+        assert told["degraded"].startswith("the disk is full, make room on it")
+        status, _, refused = asked(repo, "/api/v1/runs", {"workflow": "fan"})
+        assert (status, refused["code"]) == (503, "degraded")
+        findings = {one["check"]: one for one in repo.json("doctor", code=1)["findings"]}
+        assert findings["server"]["message"].startswith("none answers here")
+        assert findings["lock"]["wayOut"].startswith("make room on the disk")
+        assert "the server goes on by itself then" in findings["disk"]["wayOut"]
+        assert server.terminate() == 0, "it is stopped in order"
+        assert "Traceback" not in server.log()
+    refused = repo.swamp("worker", "token", "create", "w2", "--duration", "1h", code=1).stderr
+    assert refused.startswith("Error: the disk is full, make room on it and try again")
+    assert "Nothing is damaged" in refused
+
+    server = repo.serve(wait=False)
+    repo.until(lambda: is_degraded(repo), "it answers, and says that it is degraded")
+    gate.touch()
+    ballast.unlink()
+    run.communicate(timeout=60)
+    assert run.returncode == 0, "it is taken on by itself"
+    assert sorted(lines(done), key=int) == [str(number) for number in range(STEPS)], "each once"
+    assert asked(repo, "/health")[2]["status"] == "ok"
+    assert server.terminate() == 0
+
+
+def test_a_server_whose_disk_fills_up_and_that_is_killed_starts_degraded(small: Repo) -> None:
+    """Regression: it ended for want of a folder for steps of its own, or never listened."""
+    repo, gate, done = small, small.base / "gate", small.base / "done"
+    fan_out(repo, gate, done)
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
+    run = repo.start("workflow", "run", "fan", "--json")
+    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+    ballast = fill(repo)
+    server.process.kill()
+    server.wait()
+    for room in (0, 16_384, 65_536, 262_144):
+        with ballast.open("ab") as file:
+            file.truncate(ballast.stat().st_size - room)
+        server = repo.serve(wait=False)
+        repo.until(lambda: is_degraded(repo), "it answers, and says that it is degraded")
+        assert server.process.poll() is None
+        server.process.kill()
+        server.wait()
+        ballast = fill(repo)
+    server = repo.serve(wait=False)
+    repo.until(lambda: is_degraded(repo), "it answers, and says that it is degraded")
+    gate.touch()
+    ballast.unlink()
+    run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert sorted(lines(done), key=int) == [str(number) for number in range(STEPS)], "each once"
     repo.until(lambda: asked(repo, "/health")[2]["status"] == "ok", "it goes on by itself")
     assert server.terminate() == 0
