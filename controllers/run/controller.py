@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, islice
 
@@ -22,13 +21,11 @@ from controllers.run.edits import run_as_asked
 from controllers.run.graph import StepKey, Unit
 from controllers.run.line import ModelLine
 from controllers.run.live import LiveRun, ended_run, live_run
-from controllers.run.plan import written_requirement
 from controllers.run.planner import Planner, kept_name
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
 from datastore.clock import stamp
-from datastore.definitions.placement import placement_of
 from datastore.definitions.workflow import Workflow, workflow_from_source
 from datastore.errors import SwampError
 from datastore.history import build_story
@@ -155,13 +152,7 @@ class RunController:
 
     def upcoming(self) -> Iterator[Mapping[str, int]]:
         """Steps that will ask for a worker, by requirement as far as it is known: per live run."""
-        for live in tuple(self._live.values()):
-            found: Counter[str] = Counter()
-            for unit, copies_left in live.graph.upcoming():
-                template = placement_of(live.workflow, unit.job, unit.step)
-                if template.active:
-                    found[written_requirement(template)] += copies_left
-            yield found
+        return (live.upcoming() for live in tuple(self._live.values()))
 
     # -- reconciling -----------------------------------------------------------------------------
 
@@ -224,6 +215,7 @@ class RunController:
         """
         later: list[Unit] = []
         any_started = self._keeper.knows_any(live)
+        await self._keeper.episodes.learn(live.run)
         await self._teller.first_jobs(live)
         for number in count(1):
             if number % STARTS_AT_ONCE == 0:

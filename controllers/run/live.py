@@ -6,6 +6,7 @@ has records is taken as it stands.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from controllers.expression_references import ReadData
 from controllers.expressions import Scope
 from controllers.run.graph import RunGraph, StepKey
-from controllers.run.plan import Copy
+from controllers.run.plan import Copy, written_requirement
 from datastore.clock import parse_stamp, stamp
+from datastore.definitions.placement import placement_of
 from datastore.definitions.workflow import Job, Step, Workflow
 from datastore.kinds import Counts, Run
 from datastore.kinds.dispatch_name import file_name
@@ -80,6 +82,15 @@ class LiveRun:
         if not (self.cancelled and self.graph.done):
             total += self.graph.never_started
         return Counts(total=total, waiting=waiting, running=running, **ended)
+
+    def upcoming(self) -> Counter[str]:
+        """Steps that will ask for a worker, by requirement as far as it is known."""
+        found: Counter[str] = Counter()
+        for unit, copies_left in self.graph.upcoming():
+            template = placement_of(self.workflow, unit.job, unit.step)
+            if template.active:
+                found[written_requirement(template)] += copies_left
+        return found
 
 
 _ENDS = ("succeeded", "failed", "skipped", "cancelled")

@@ -14,6 +14,7 @@ from typing import Any, cast
 from controllers.asked import shown_file
 from controllers.ports import LocalExecutor, RunEvents, StepData
 from controllers.run.edits import lease_as_asked, pending_as_asked, spec_as_asked
+from controllers.run.episodes import Episodes
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
 from controllers.run.plan import StepPlan
@@ -60,7 +61,7 @@ class StepKeeper:
         self._records = StepRecords(clock, new_uid)
         self._data = data
         self.tell = StepTeller(events)
-        self._episodes: dict[str, int] = {}
+        self.episodes = Episodes(store)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -71,9 +72,7 @@ class StepKeeper:
     def known(self, live: LiveRun, key: StepKey) -> bool:
         """Whether the step has records already: it started before this process did."""
         name = live.step_name(key)
-        if self._store.find(STEPS, name) is not None:
-            return True
-        return self._store.find(PENDING, f"{name}.1") is not None
+        return self._store.has(STEPS, name) or self.episodes.begun(name)
 
     def look(self, live: LiveRun, key: StepKey) -> None:
         """Do what the step's records call for."""
@@ -82,7 +81,7 @@ class StepKeeper:
         if step is not None and not step.live:
             self._ended(live, key, step)
             return
-        dispatch = self._latest(name)
+        dispatch = self.episodes.latest(name)
         if dispatch is None:
             self._look_local(live, key, step)
             return
@@ -92,16 +91,6 @@ class StepKeeper:
             self._look_leased(live, key, pending, lease)
         else:
             self._look_waiting(live, key, pending)
-
-    def _latest(self, name: str) -> str | None:
-        """The dispatch id of the latest episode."""
-        episode = self._episodes.get(name, 0)
-        while self._store.find(PENDING, f"{name}.{episode + 1}") is not None:
-            episode += 1
-        if episode == 0:
-            return None
-        self._episodes[name] = episode
-        return f"{name}.{episode}"
 
     def _look_local(self, live: LiveRun, key: StepKey, step: Step | None) -> None:
         if step is None or step.status is None:
@@ -253,6 +242,7 @@ class StepKeeper:
                 "desired": None,
                 "episode": old.spec.episode + 1,
                 "waited_before_s": round(old.spec.waited_before_s + waited_s, 3),
+                "asked_at": self.episodes.asked_at(old),
             }
         )
         puts: list[Record[Any, Any]] = [self._records.pending(live, key, spec)]
@@ -265,7 +255,8 @@ class StepKeeper:
                     )
                 )
             )
-        self._store.commit(puts)
+        outdated = self.episodes.outdated_by(old)
+        self._store.commit(puts, [(PENDING, name) for name in outdated])
 
     def _mark_running(self, live: LiveRun, key: StepKey, pending: Pending, lease: Lease) -> None:
         step = self._store.find(STEPS, live.step_name(key))
@@ -332,7 +323,7 @@ class StepKeeper:
         """Write the step's end, once, tell it, and free what depends on it."""
         step = self._store.find(STEPS, live.step_name(key))
         allowed = state == "failed" and live.written(key)[1].allow_failure
-        dispatch = self._latest(live.step_name(key))
+        dispatch = self.episodes.latest(live.step_name(key))
         pending = self._store.find(PENDING, dispatch) if dispatch is not None else None
         old = step.status if step is not None else None
         waited_s = 0.0
@@ -370,11 +361,12 @@ class StepKeeper:
         assert status.state not in ("running", "waiting")
         live.running.discard(step.name)
         live.copies.pop(key, None)
-        self._episodes.pop(step.name, None)
-        ready_at = live.ready_at.pop(key, None) or self._first_seen(step)
+        latest = self.episodes.latest(step.name)
+        self.episodes.forget(step.name)
+        ready_at = live.ready_at.pop(key, None) or self._first_seen(step, latest)
         live.count(status.state)
         duration_ms = 0
-        if status.ended_at is not None and ready_at is not None:
+        if status.ended_at is not None:
             passed = parse_stamp(status.ended_at) - ready_at
             duration_ms = max(0, round(passed.total_seconds() * 1000))
         self.tell.ended(live, key, status, duration_ms)
@@ -384,10 +376,9 @@ class StepKeeper:
         state = cast("Ended", status.state)
         live.graph.finish(key, state, allowed=status.allowed_failure)
 
-    def _first_seen(self, step: Step) -> datetime | None:
-        first = self._store.find(PENDING, f"{step.name}.1")
-        at = first.created_at if first is not None else step.created_at
-        return parse_stamp(at)
+    def _first_seen(self, step: Step, latest: str | None) -> datetime:
+        last = None if latest is None else self._store.find(PENDING, latest)
+        return parse_stamp(step.created_at if last is None else self.episodes.asked_at(last))
 
 
 def _is_cancelled(outcome: Outcome) -> bool:

@@ -93,7 +93,8 @@ class RunTeller:
             for number, name in enumerate(self._store.names_by(kind, "run", live.run), 1):
                 found = self._store.find(kind, name)
                 if found is not None:
-                    job, at = found.spec.job, found.created_at
+                    job = found.spec.job
+                    at = getattr(found.spec, "asked_at", None) or found.created_at
                     live.recorded[job] = min(at, live.recorded.get(job, at))
                 if number % READ_AT_ONCE == 0:
                     await asyncio.sleep(0)

@@ -52,6 +52,8 @@ class PendingSpec(Model):
     """Which layer set the limit: step, job, workflow, serve, default, or edit (by hand)."""
     waited_before_s: float = 0.0
     """Waiting time of the step's earlier episodes, seconds."""
+    asked_at: str | None = None
+    """When the first of these began, which may have no record any more; None in the first."""
     timeout_s: float | None = None
     """How long the execution may take, seconds."""
     affinity: str | None = None

@@ -11,7 +11,7 @@ import time
 from contextvars import ContextVar
 
 from datastore.journal_measures import JournalMeasures
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Lease, Worker
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, WORKERS, Lease, Step, Worker
 from datastore.kinds.dispatch_name import is_probe
 from datastore.meter import About, Counter, Histogram, Instrument
 from datastore.store import Store
@@ -174,8 +174,15 @@ class Observer:
     def _step_changed(self, name: str) -> None:
         step = self._store.find(STEPS, name)
         if step is not None and not step.live and self._spans is not None:
-            spans, first = self._spans, self._store.find(PENDING, f"{name}.1")
-            self._store.after_barrier(lambda: spans.step(step, first))
+            spans, asked_at = self._spans, self._asked_at(step)
+            self._store.after_barrier(lambda: spans.step(step, asked_at))
+
+    def _asked_at(self, step: Step) -> str | None:
+        """When it first asked for a worker; the record of that may be gone after restarts."""
+        latest = step.status.episodes if step.status is not None else 0
+        first = self._store.find(PENDING, f"{step.name}.1")
+        first = first or self._store.find(PENDING, f"{step.name}.{latest}")
+        return None if first is None else first.spec.asked_at or first.created_at
 
     def _run_changed(self, name: str) -> None:
         run = self._store.find(RUNS, name)

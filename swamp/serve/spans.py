@@ -78,12 +78,12 @@ class Spans:
         span = made.of(RUN, None, run.name, (_ns(run.created_at), _ns(end)), error=error)
         self._traces.emit(span)
 
-    def step(self, step: Step, first: Pending | None) -> None:
+    def step(self, step: Step, asked_at: str | None) -> None:
         """A step from its first wait, if it had one, to its end."""
         spec, status = step.spec, step.status
         assert status is not None
         made = _Maker(spec.run, _of_step(spec.run, spec.workflow, spec.job, spec.step))
-        begins = [step.created_at, status.started_at, first and first.created_at]
+        begins = [step.created_at, status.started_at, asked_at]
         start = min(_ns(one) for one in begins if one)
         error = (status.error or status.state) if status.state in ("failed", "cancelled") else None
         more: dict[str, Attribute] = {"swamp.episodes": status.episodes}

@@ -275,6 +275,7 @@ class Watchman:
             self._output_is_whole(lease)
         for record in (*store.list(PENDING), *store.list(LEASES)):
             self._cancelled_for_good(store, record)
+        self._few_orphans(store)
         for dispatch in filterfalse(is_probe, sorted(self._world.truth.stored)):
             lease = store.get(LEASES, dispatch)
             if lease.status is None or lease.status.wrote_at is None:
@@ -311,6 +312,16 @@ class Watchman:
         again = f"{step}.{int(episode) + 1}"
         if record.spec.cancel and store.find(PENDING, again) is not None:
             self._world.fail(f"{record.kind.title} {record.name} was cancelled, {again} followed")
+
+    def _few_orphans(self, store: Store) -> None:
+        """However often the server was restarted: the newest, and the one before it at a cancel."""
+        orphans = Counter(
+            step_of(pending.name)
+            for pending in store.list(PENDING)
+            if pending.state == "orphaned" and not store.has(LEASES, pending.name)
+        )
+        if many := {step: count for step, count in orphans.items() if count > 2}:
+            self._world.fail(f"orphaned dispatches pile up: {many}")
 
     def _output_is_whole(self, lease: Any) -> None:
         outcome = lease.status.outcome

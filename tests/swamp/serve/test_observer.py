@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -252,6 +253,23 @@ async def test_a_run_is_the_root_of_its_steps(world: World) -> None:
     assert (step.name, step.parent, step.error) == ("swamp.step", root.id, "exit code 1")
     assert root.trace == step.trace == int(RUN.replace("-", ""), 16)
     # From its first wait on, which began before the step had a record.
+    assert step.end_ns - step.start_ns == 2_000_000_000
+
+
+async def test_a_step_whose_first_wait_has_no_record_any_more_begins_with_it_all_the_same(
+    world: World,
+) -> None:
+    """Restarts keep the newest orphan alone; the later dispatch knows when the first began."""
+    world.wait()
+    first = world.store.get(PENDING, f"{STEP}.1")
+    spec = first.spec.model_copy(update={"episode": 7, "asked_at": AT})
+    later = replace(first, name=f"{STEP}.7", revision=0, created_at=LATER, spec=spec)
+    world.store.commit([later], [(PENDING, first.name)])
+    call = StepSpec(run=RUN, workflow="w", job="job", step="s", call=CALL)
+    ended = StepStatus(state="cancelled", ended_at=LATER, episodes=7)
+    world.store.commit([Record(STEPS, STEP, "s", LATER, call, ended)])
+    world.disk.sync()
+    step = world.traces.named("step")
     assert step.end_ns - step.start_ns == 2_000_000_000
 
 
