@@ -146,13 +146,16 @@ class RunController:
             self.queue.add(live.run)
 
     def totals(self, name: str) -> dict[str, int] | None:
-        """The exact counts of a live run; its record shows them at most a second late."""
+        """The exact counts of a live run; its record shows them at most a second late.
+
+        None, so that the record's hold, until all has been taken on that a restart left of it.
+        """
         live = self._live.get(name)
-        return None if live is None else live.totals().model_dump()
+        return live.totals().model_dump() if live is not None and live.taken_on else None
 
     def upcoming(self) -> Iterator[Mapping[str, int]]:
         """Steps that will ask for a worker, by requirement as far as it is known: per live run."""
-        return (live.upcoming() for live in tuple(self._live.values()))
+        return (live.upcoming() for live in tuple(self._live.values()) if live.taken_on)
 
     # -- reconciling -----------------------------------------------------------------------------
 
@@ -201,8 +204,10 @@ class RunController:
             # An output cannot be read just now, say: all is taken on anew.
             del self._live[run.name]
             raise
+        self._tell_skips(live)
         if live.cancelled:
             live.graph.stop()
+        live.taken_on = True
         return live
 
     def _live_run(self, run: Run, workflow: Workflow) -> LiveRun:

@@ -33,6 +33,8 @@ class LiveRun:
     priority: int | None
     graph: RunGraph
     cancelled: bool = False
+    taken_on: bool = False
+    """Whether what an earlier process left has been looked at: the counts leave it out before."""
     copies: dict[StepKey, Copy] = field(default_factory=dict)
     """Copies that have been named and have not ended."""
     key_of: dict[str, StepKey] = field(default_factory=dict)

@@ -1,8 +1,9 @@
-"""What many restarts leave of a run that waits all the while."""
+"""What many restarts leave of a run that waits all the while, and what is shown meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from run_rig import AT, TASK, Server
 from controllers.run import episodes
 from datastore.clock import SystemClock, parse_stamp
 from datastore.journal import Put, Remove
-from datastore.kinds import LEASES, PENDING, STEPS, Outcome
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Counts, Outcome
 
 GOOD = Outcome(ok=True, reason="completed")
 
@@ -137,3 +138,66 @@ async def test_others_get_their_turn_while_names_are_gone_through(
         await asyncio.sleep(0)
         turns += 1
     assert turns > 40 / 2
+
+
+async def shown_while_taken_on(server: Server) -> list[Counts]:
+    """The counts of the run that the API shows, at every turn of the loop."""
+
+    def shown() -> Counts:
+        totals = server.runs.totals("r")
+        status = server.store.get(RUNS, "r").status
+        assert status is not None
+        return status.counts if totals is None else Counts(**totals)
+
+    going, seen = asyncio.ensure_future(server.look()), [shown()]
+    while not going.done():
+        await asyncio.sleep(0)
+        seen.append(shown())
+    return seen
+
+
+def ended(seen: Iterable[Counts]) -> list[int]:
+    return [one.succeeded + one.failed + one.skipped for one in seen]
+
+
+async def test_while_a_restart_takes_a_run_on_the_last_durable_counts_are_shown() -> None:
+    """Regression: `{total: 1}` for about a second, then `0/20000`."""
+    server = Server()
+    loop = {"item": "i", "in": f"${{{{ {list(range(90))} }}}}"}
+    each = {"name": "s", "task": TASK, "labels": {"pool": "a"}, "forEach": loop}
+    needs = [{"step": "ok", "condition": {"type": "failed"}}]
+    ok = {"name": "ok", "task": TASK, "labels": {"pool": "a"}}
+    server.start(
+        jobs=[{"name": "j", "steps": [each, ok, {**ok, "name": "no", "dependsOn": needs}]}]
+    )
+    await server.look()
+    for name in [*server.store.names(PENDING)]:
+        if name.endswith(("2.1", "3.1", "ok.1")):
+            server.lease(name)
+            server.end(name, GOOD)
+    await server.look()
+    for pending in server.store.live(PENDING):
+        server.end_wait(pending.name, "orphaned")
+    # The last rewrite of the counts may be a second old.
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    counts = server.runs.totals("r")
+    assert counts is not None
+    durable = Counts(**{**counts, "succeeded": counts["succeeded"] - 3})
+    server.store.commit([run.with_status(run.status.model_copy(update={"counts": durable}))])
+    server.restart()
+    seen = await shown_while_taken_on(server)
+    assert seen[0] == durable
+    assert seen[-1] == Counts(**counts)
+    assert all(one in (durable, Counts(**counts)) for one in seen), seen
+    assert ended(seen) == sorted(ended(seen))
+
+
+async def test_while_a_restart_takes_a_run_on_no_demand_of_it_is_told_twice() -> None:
+    """Its steps wait already, as dispatches."""
+    server = await waiting(*(f"s{i}" for i in range(60)))
+    server.restart()
+    going = asyncio.ensure_future(server.look())
+    while not going.done():
+        await asyncio.sleep(0)
+        assert not any(sum(found.values()) for found in server.runs.upcoming())
