@@ -22,7 +22,8 @@ from swamp.views import worker_state
 
 REQUIREMENTS_MOST = 100
 WORKERS_MOST = 500
-"""What is told one by one, the biggest or the first by name; the rest is `other`."""
+"""What is told one by one, the biggest or the first by name; the rest is `other`, but keeps its
+reason or state: there are few of those, and alerts ask for them."""
 
 WORKERS_AT_ONCE = 200
 """Workers that are counted in one piece, so that others get their turn."""
@@ -95,11 +96,10 @@ class Metrics:
         for number, (key, size) in enumerate(sizes.most_common()):
             first = self._scheduler.waiting.first(key, 1)
             pending = self._store.find(PENDING, first[0]) if first else None
-            if number >= REQUIREMENTS_MOST:
-                found[OTHER, OTHER] += size
-            elif pending is not None and pending.live:
+            if pending is not None and pending.live:
                 reason = self._scheduler.reasons.of_dispatch(pending.spec).code
-                found[requirement(pending.spec.placement), reason] += size
+                told = number < REQUIREMENTS_MOST
+                found[requirement(pending.spec.placement) if told else OTHER, reason] += size
                 await asyncio.sleep(0)
         return found
 
