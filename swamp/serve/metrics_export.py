@@ -7,6 +7,7 @@ While one export is under way no other begins, so a collector that does not answ
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -17,32 +18,68 @@ from typing import TYPE_CHECKING, cast
 from datastore.meter import About, Counter, Gauge, Histogram, Instrument, Labels
 from swamp import __version__
 from swamp.serve.metrics import Metrics
-from swamp.traces import Collector, not_installed, resource_of, switched_on, wanted_exporter
+from swamp.traces import (
+    CLOSE_WITHIN_S,
+    Collector,
+    not_installed,
+    resource_of,
+    switched_on,
+    wanted_exporter,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import DataT, HistogramDataPoint, MetricsData
     from opentelemetry.sdk.resources import Resource
 
+log = logging.getLogger(__name__)
+
 INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 INTERVAL_MS = 60_000.0
 
-Send = Callable[["MetricsData"], object]
+Send = Callable[[Sequence[Instrument], "Times"], object]
 
 
-async def export_metrics(metrics: Metrics) -> None:
-    """Export until cancelled; returns at once where nothing asks for it."""
-    send = await asyncio.to_thread(_sender)
-    if send is None:
-        return
-    resource = await asyncio.to_thread(resource_of, "swamp-serve", os.environ)
-    since_ns, sending = time.time_ns(), threading.Thread()
-    while True:
-        await asyncio.sleep(_interval_s())
-        if not sending.is_alive():
-            times = Times(since_ns, time.time_ns())
-            data = as_otel(await metrics.collect(), times, resource)
-            sending = threading.Thread(target=send, args=(data,), daemon=True)
-            sending.start()
+class MetricsExport:
+    """Sends metrics away at every interval and once more at the end, where anything asks for it."""
+
+    def __init__(self) -> None:
+        """Blocks."""
+        self._send = _sender()
+        self._since_ns = time.time_ns()
+        self._sending = threading.Thread()
+        self._give_up_at_s = 0.0
+
+    async def run(self, metrics: Metrics) -> None:
+        """Export until cancelled; returns at once where nothing asks for it."""
+        while self._send is not None:
+            await asyncio.sleep(_interval_s())
+            if not self._sending.is_alive():
+                await self._begin(metrics, self._send)
+
+    async def last(self, metrics: Metrics) -> None:
+        """Begin to send how it all ended, after what is being sent; `close` waits for it."""
+        if self._send is not None:
+            self._give_up_at_s = time.monotonic() + CLOSE_WITHIN_S
+            await self._begin(metrics, self._send)
+
+    async def _begin(self, metrics: Metrics, send: Send) -> None:
+        instruments, before = await metrics.collect(), self._sending
+        times = Times(self._since_ns, time.time_ns())
+
+        def export() -> None:
+            if before.ident is not None:
+                before.join()
+            send(instruments, times)
+
+        self._sending = threading.Thread(target=export, daemon=True)
+        self._sending.start()
+
+    def close(self) -> None:
+        """Wait for the last export, until CLOSE_WITHIN_S after it was begun. Blocks."""
+        if self._give_up_at_s:
+            self._sending.join(max(0.0, self._give_up_at_s - time.monotonic()))
+            if self._sending.is_alive():
+                log.warning("the collector of metrics does not answer: the last ones are lost")
 
 
 def _sender() -> Send | None:
@@ -56,7 +93,9 @@ def _sender() -> Send | None:
     except ImportError as error:
         not_installed("metrics", error)
         return None
-    return Collector(OTLPMetricExporter(), "metrics").export
+    collector = Collector(OTLPMetricExporter(), "metrics")
+    resource = resource_of("swamp-serve", os.environ)
+    return lambda instruments, times: collector.export(as_otel(instruments, times, resource))
 
 
 def _interval_s() -> float:

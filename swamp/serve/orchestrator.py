@@ -54,7 +54,7 @@ from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.housekeeping import Housekeeping
 from swamp.serve.local_executor import LocalRunner
 from swamp.serve.metrics import Metrics
-from swamp.serve.metrics_export import export_metrics
+from swamp.serve.metrics_export import MetricsExport
 from swamp.serve.observer import Observer
 from swamp.serve.probe_evidence import ProbeOutput
 from swamp.serve.served import Served
@@ -155,10 +155,11 @@ class Orchestrator:
             return
         store, engine, found = opened
         self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
+        export = await asyncio.to_thread(MetricsExport)
         sys.setswitchinterval(SWITCH_S)
         engine.start(asyncio.get_running_loop())
         try:
-            await self._serve(store, engine, found)
+            await self._serve(store, engine, found, export)
         except BaseException:
             await asyncio.to_thread(_close_at_once, engine)
             raise
@@ -169,6 +170,7 @@ class Orchestrator:
         finally:
             if self._traces is not None:
                 await asyncio.to_thread(self._traces.close)
+            await asyncio.to_thread(export.close)
 
     async def _say_alive(self, store: Store) -> None:
         """While something waits, note that this process lives: waiting counts until its end."""
@@ -180,7 +182,9 @@ class Orchestrator:
     def _new_id(self) -> str:
         return uuid7(self._clock.now(), self._random)
 
-    async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
+    async def _serve(
+        self, store: Store, engine: OpenedEngine, found: LoadReport, export: MetricsExport
+    ) -> None:
         layout = self._layout
         events = EventLog(layout.events, self._clock, store.after_barrier)
         catalog, desired = Catalog(layout.root, index=engine.definitions), DesiredTree(layout)
@@ -237,6 +241,8 @@ class Orchestrator:
             only_run=self._options.only_run,
         )
 
+        metrics = Metrics(served)
+
         def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
             yield watch.run()
             yield private.keep()
@@ -244,11 +250,12 @@ class Orchestrator:
             yield self._say_alive(store)
             yield housekeeping.run()
             yield observer.watch_loop()
-            yield export_metrics(Metrics(served))
+            yield export.run(metrics)
 
         try:
             await self._together(served, sessions, beside)
             await trouble_before_barrier(store)
+            await export.last(metrics)
         finally:
             await asyncio.to_thread(events.close)
 

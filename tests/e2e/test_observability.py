@@ -44,11 +44,11 @@ jobs:
 
 
 class Collector:
-    """Takes what is exported: spans as (service, span), and names of metrics."""
+    """Takes what is exported: spans as (service, span), and the last of each metric by name."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, Any]] = []
-        self.metrics: set[str] = set()
+        self.metrics: dict[str, Any] = {}
         self.changed = threading.Condition()
         collector = self
 
@@ -73,7 +73,7 @@ class Collector:
         with self.changed:
             if path == "/v1/metrics":
                 for sent in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-                    self.metrics |= {one.name for one in sent.scope_metrics[0].metrics}
+                    self.metrics |= {one.name: one for one in sent.scope_metrics[0].metrics}
             else:
                 for batch in ExportTraceServiceRequest.FromString(body).resource_spans:
                     named = {one.key: one.value.string_value for one in batch.resource.attributes}
@@ -167,6 +167,17 @@ def test_runners_join_where_only_the_server_is_traced(repo: Repo, collector: Col
     assert set(spans) == {"swamp.run", "swamp.step"}
     parent = f"00-{run.replace('-', '')}-{spans['swamp.step'][1].span_id.hex()}-01"
     assert f"parent={parent}" in stdout_of(repo, run)
+
+
+def test_metrics_are_exported_at_the_end_of_a_short_life(repo: Repo, collector: Collector) -> None:
+    repo.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    one_run(repo)
+    assert server.terminate() == 0
+    leases = collector.metrics["swamp_leases_total"].sum.data_points
+    ended = {one.attributes[0].value.string_value: one.as_int for one in leases}
+    assert ended["completed"] == 1
 
 
 @pytest.mark.parametrize("collector_is", ["refuses", "never answers"])
