@@ -114,20 +114,26 @@ class Times:
 
 
 def as_otel(instruments: Sequence[Instrument], times: Times, resource: Resource) -> MetricsData:
-    """The instruments in OpenTelemetry's words, everything counted from the start."""
+    """The instruments in OpenTelemetry's words, everything counted from the start.
+
+    Those without a value are left out: a metric without data points is no good one.
+    """
     from opentelemetry.sdk.metrics.export import Metric, MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
+    told = ((one.about, _data(one, times)) for one in instruments)
     metrics = [
-        Metric(one.about.name, one.about.help, _unit(one.about), _data(one, times))
-        for one in instruments
+        Metric(about.name, about.help, _unit(about), data)
+        for about, data in told
+        if data.data_points
     ]
     scope = ScopeMetrics(InstrumentationScope("swamp", __version__), metrics, "")
     return MetricsData([ResourceMetrics(resource, [scope], "")])
 
 
 def _unit(about: About) -> str:
-    return "s" if about.name.endswith("_seconds") else "1"
+    # Of "1" Prometheus would make the name's end `_ratio`.
+    return "s" if about.name.endswith("_seconds") else ""
 
 
 def _data(instrument: Instrument, times: Times) -> DataT:

@@ -150,12 +150,18 @@ async def test_the_same_goes_out_by_opentelemetry(tmp_path: Path) -> None:
 
     await served(tmp_path, look)
     sent = {one.name: one for one in found[0].resource_metrics[0].scope_metrics[0].metrics}
-    assert set(sent) == set(documented())
+    # Of what has no value there is nothing to send.
+    empty = {"swamp_queue_depth", "swamp_worker_slots", "swamp_enrollment_seconds"}
+    assert set(sent) == set(documented()) - empty
+    assert all(one.data.data_points for one in sent.values())
     leases = sent["swamp_leases_total"].data
     assert isinstance(leases, Sum) and leases.is_monotonic
     assert {str((one.attributes or {})["outcome"]): one.value for one in leases.data_points} == {
         "cancelled": 0, "completed": 0, "expired": 0, "failed": 0, "refused": 0,
     }  # fmt: skip
+    # Prometheus would call a gauge of the unit "1" a ratio, and so would every name differ.
+    assert {one.unit for one in sent.values()} == {"s", ""}
+    assert sent["swamp_workers"].unit == sent["swamp_leases_total"].unit == ""
     writes = sent["swamp_journal_write_seconds"]
     assert writes.unit == "s"
     assert isinstance(writes.data, Histogram)
