@@ -59,26 +59,39 @@ def switched_on(environment: Mapping[str, str], signal: Signal = "traces") -> bo
     """Whether these variables ask for that signal, by OpenTelemetry's own rules."""
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    exporter = environment.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
-    if exporter:
-        return exporter != "none"
+    exporters = _exporters(environment, signal)
+    if exporters:
+        return exporters != ["none"]
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     return any(environment.get(name) for name in endpoints)
+
+
+def _exporters(environment: Mapping[str, str], signal: Signal) -> list[str]:
+    """The exporters that are named, commas between them."""
+    named = environment.get(f"OTEL_{signal.upper()}_EXPORTER", "").split(",")
+    return [name.strip() for name in named if name.strip()]
 
 
 def wanted_exporter(
     environment: Mapping[str, str], signal: Signal, known: tuple[str, ...]
 ) -> str | None:
-    """The exporter that is asked for; None, with a warning, for one that swamp does not have."""
-    wanted = environment.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() or "otlp"
+    """The first of `known` that is asked for; a warning names what else is, None if all of it."""
+    named = _exporters(environment, signal) or ["otlp"]
+    wanted = next((name for name in known if name in named), None)
     own, general = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
     protocol = environment.get(own) or environment.get(general) or "http/protobuf"
-    if wanted not in known:
+    if wanted is None:
         log.warning(
             "OTEL_%s_EXPORTER=%s is not known here (%s): going on without %s",
-            signal.upper(), wanted, " or ".join(known), signal,
+            signal.upper(), ",".join(named), " or ".join(known), signal,
         )  # fmt: skip
         return None
+    others = [name for name in named if name != wanted]
+    if others:
+        log.warning(
+            "one exporter is taken of those in OTEL_%s_EXPORTER: going on without %s",
+            signal.upper(), ", ".join(others),
+        )  # fmt: skip
     if wanted == "otlp" and protocol != "http/protobuf":
         log.warning(
             "the OTLP protocol '%s' is not spoken here, only http/protobuf: going on without %s",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 INTERVAL_MS = 60_000.0
+INTERVAL_LEAST_MS = 100.0
 
 Send = Callable[[Sequence[Instrument], "Times"], object]
 
@@ -45,6 +47,7 @@ class MetricsExport:
     def __init__(self) -> None:
         """Blocks."""
         self._send = _sender()
+        self.interval_s = INTERVAL_MS / 1000 if self._send is None else _interval_s()
         self._since_ns = time.time_ns()
         self._sending = threading.Thread()
         self._give_up_at_s = 0.0
@@ -52,7 +55,7 @@ class MetricsExport:
     async def run(self, metrics: Metrics) -> None:
         """Export until cancelled; returns at once where nothing asks for it."""
         while self._send is not None:
-            await asyncio.sleep(_interval_s())
+            await asyncio.sleep(self.interval_s)
             if not self._sending.is_alive():
                 await self._begin(metrics, self._send)
 
@@ -99,10 +102,19 @@ def _sender() -> Send | None:
 
 
 def _interval_s() -> float:
+    """How long to wait between two exports, as the environment says; with a warning if it cannot.
+
+    A finite number above 0.
+    """
+    given = os.environ.get(INTERVAL, "").strip()
     try:
-        return max(0.1, float(os.environ.get(INTERVAL, INTERVAL_MS)) / 1000)
+        interval_ms = float(given or INTERVAL_MS)
     except ValueError:
-        return INTERVAL_MS / 1000
+        interval_ms = math.nan
+    if not 0 < interval_ms < math.inf:
+        log.warning("%s=%s is no number of milliseconds: taking %d", INTERVAL, given, INTERVAL_MS)
+        interval_ms = INTERVAL_MS
+    return max(INTERVAL_LEAST_MS, interval_ms) / 1000
 
 
 @dataclass(frozen=True, slots=True)

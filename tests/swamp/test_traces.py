@@ -16,7 +16,15 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from swamp.traces import Span, Traces, open_traces, span_of, switched_on, trace_environment
+from swamp.traces import (
+    Span,
+    Traces,
+    open_traces,
+    span_of,
+    switched_on,
+    trace_environment,
+    wanted_exporter,
+)
 
 ROOT = Path(__file__).parents[2]
 RUN = "01a228f7-29d5-7bdf-94f1-0f9bbd132e50"
@@ -47,6 +55,8 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": AT}, False, True),
         ({"OTEL_TRACES_EXPORTER": "otlp"}, True, False),
         ({ENDPOINT: AT, "OTEL_TRACES_EXPORTER": "none"}, False, True),
+        ({ENDPOINT: AT, "OTEL_TRACES_EXPORTER": " , none"}, False, True),
+        ({ENDPOINT: AT, "OTEL_TRACES_EXPORTER": "otlp,console"}, True, True),
         ({ENDPOINT: AT, "OTEL_SDK_DISABLED": "TRUE"}, False, False),
     ],
 )
@@ -174,6 +184,27 @@ def test_what_is_not_known_is_said_in_one_line(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert said in caplog.text
     assert "going on without traces" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("exporters", "taken", "said"),
+    [
+        ("otlp", "otlp", None),
+        (" otlp , ", "otlp", None),
+        ("otlp,console", "otlp", "OTEL_TRACES_EXPORTER: going on without console"),
+        ("console, otlp", "otlp", "OTEL_TRACES_EXPORTER: going on without console"),
+        ("zipkin,console", "console", "OTEL_TRACES_EXPORTER: going on without zipkin"),
+        ("otlp,none,jaeger", "otlp", "OTEL_TRACES_EXPORTER: going on without none, jaeger"),
+        ("zipkin,jaeger", None, "OTEL_TRACES_EXPORTER=zipkin,jaeger is not known here"),
+    ],
+)
+def test_of_a_list_of_exporters_one_is_taken(
+    exporters: str, taken: str | None, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment = {"OTEL_TRACES_EXPORTER": exporters}
+    assert wanted_exporter(environment, "traces", ("otlp", "console")) == taken
+    assert len(caplog.records) == (said is not None)
+    assert said is None or said in caplog.text
 
 
 def test_without_the_extra_one_line_says_so(

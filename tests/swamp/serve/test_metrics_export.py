@@ -127,3 +127,48 @@ async def test_nothing_is_sent_where_nothing_asks_for_it(monkeypatch: pytest.Mon
     await export.run(cast(Metrics, Counted()))
     await export.last(cast(Metrics, Counted()))
     export.close()
+
+
+@pytest.mark.parametrize("interval", ["abc", "-5", "0", "nan", "inf", "60s"])
+def test_an_interval_that_is_none_is_said_once(
+    interval: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:1/v1/metrics")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
+    assert MetricsExport().interval_s == 60
+    (said,) = caplog.records
+    expected = f"OTEL_METRIC_EXPORT_INTERVAL={interval} is no number of milliseconds: taking 60000"
+    assert said.getMessage() == expected
+
+
+@pytest.mark.parametrize(("interval", "interval_s"), [("", 60), (" 2000 ", 2), ("1", 0.1)])
+def test_an_interval_is_in_milliseconds(
+    interval: str,
+    interval_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:1/v1/metrics")
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", interval)
+    assert MetricsExport().interval_s == interval_s
+    assert caplog.records == []
+
+
+def test_without_metrics_their_interval_is_nobodys_affair(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "abc")
+    MetricsExport()
+    assert caplog.records == []
+
+
+async def test_of_a_list_of_exporters_the_known_one_is_taken(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus, otlp")
+    export = MetricsExport()
+    await export.last(cast(Metrics, Counted()))
+    await asyncio.to_thread(export.close)
+    assert collector.values == [0]
+    assert "OTEL_METRICS_EXPORTER: going on without prometheus" in caplog.text
