@@ -120,12 +120,12 @@ def span_of(name: str, part: str = "") -> int:
     return int.from_bytes(digest[:8], "big") or 1
 
 
-def trace_environment(environment: Mapping[str, str], name: str, part: str) -> dict[str, str]:
-    """The variable by which a runner's own spans join; none unless traces are switched on.
+def trace_environment(name: str, part: str) -> dict[str, str]:
+    """The variable by which a runner's own spans join, under a span that is sent by the caller.
 
     `name` is the dispatch, or the step that the server runs itself.
     """
-    if is_probe(name) or not switched_on(environment):
+    if is_probe(name):
         return {}
     parent = f"00-{trace_of(run_of(name)):032x}-{span_of(name, part):016x}-01"
     return {"TRACEPARENT": parent}

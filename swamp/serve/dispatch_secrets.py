@@ -19,6 +19,7 @@ from swamp.execute.redaction import Redactor, SecretScan
 from swamp.execute.secret_arguments import filled
 from swamp.protocol import Dispatch
 from swamp.serve.credentials import Credentials
+from swamp.traces import EXECUTION, trace_environment
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,12 @@ class Opened:
     credential: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
-    def frame(self, pending: Pending, environment: Mapping[str, str]) -> Dispatch:
-        """What the worker is told of the dispatch."""
+    def frame(
+        self, pending: Pending, environment: Mapping[str, str], *, traced: bool = False
+    ) -> Dispatch:
+        """What the worker is told of the dispatch; with `traced` its runner joins our trace."""
         spec = pending.spec
+        trace = trace_environment(pending.name, EXECUTION) if traced else {}
         return Dispatch(
             dispatch=pending.name,
             run=spec.run,
@@ -50,7 +54,7 @@ class Opened:
             step=spec.step,
             call=self.call,
             timeout_s=spec.timeout_s,
-            environment=dict(environment),
+            environment={**environment, **trace},
             credential=self.credential,
             secrets=list(self.secrets),
         )

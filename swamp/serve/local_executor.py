@@ -37,9 +37,17 @@ class LocalRunner:
     """The run controller's `LocalExecutor`. Runs inside `run()`."""
 
     def __init__(
-        self, store: Store, output: OutputLog, scratch: Path, secrets: DispatchSecrets
+        self,
+        store: Store,
+        output: OutputLog,
+        scratch: Path,
+        secrets: DispatchSecrets,
+        *,
+        traced: bool = False,
     ) -> None:
+        """`traced`: whether our spans are sent, so that those of runners have a parent."""
         self._store = store
+        self._traced = traced
         self._secrets = secrets
         self._data_url = ""
         self._output = output
@@ -133,13 +141,13 @@ class LocalRunner:
     async def _order(self, name: str, call: Call, timeout_s: float | None) -> Order:
         opened = await asyncio.to_thread(self._secrets.open, name, call)
         parsed = ShellCall.parse(opened.call)
-        environment = runner_environment(os.environ, {}, parsed.env)
+        trace = trace_environment(name, STEP) if self._traced else {}
+        environment = runner_environment(os.environ, trace, parsed.env)
         return Order(
             dispatch=name,
             call=parsed,
             environment={
                 **environment,
-                **trace_environment(environment, name, STEP),
                 **data_environment(self._data_url, opened.credential),
             },
             timeout_s=timeout_s,

@@ -143,6 +143,7 @@ class Orchestrator:
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
         self._traces: Traces | None = None
+        self._export: MetricsExport
         self._environment, left_out = unicode_only(os.environ)
         for name in left_out:
             log.warning("the variable %s is not UTF-8: expressions and workers do without it", name)
@@ -155,11 +156,11 @@ class Orchestrator:
             return
         store, engine, found = opened
         self._traces = await asyncio.to_thread(open_traces, "swamp-serve")
-        export = await asyncio.to_thread(MetricsExport)
+        self._export = await asyncio.to_thread(MetricsExport)
         sys.setswitchinterval(SWITCH_S)
         engine.start(asyncio.get_running_loop())
         try:
-            await self._serve(store, engine, found, export)
+            await self._serve(store, engine, found)
         except BaseException:
             await asyncio.to_thread(_close_at_once, engine)
             raise
@@ -170,7 +171,7 @@ class Orchestrator:
         finally:
             if self._traces is not None:
                 await asyncio.to_thread(self._traces.close)
-            await asyncio.to_thread(export.close)
+            await asyncio.to_thread(self._export.close)
 
     async def _say_alive(self, store: Store) -> None:
         """While something waits, note that this process lives: waiting counts until its end."""
@@ -182,9 +183,7 @@ class Orchestrator:
     def _new_id(self) -> str:
         return uuid7(self._clock.now(), self._random)
 
-    async def _serve(
-        self, store: Store, engine: OpenedEngine, found: LoadReport, export: MetricsExport
-    ) -> None:
+    async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
         layout = self._layout
         events = EventLog(layout.events, self._clock, store.after_barrier)
         catalog, desired = Catalog(layout.root, index=engine.definitions), DesiredTree(layout)
@@ -215,7 +214,7 @@ class Orchestrator:
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)
         probes = ProbeOutput(events, outputs)
         sessions = Sessions(store, probes, self._rules(credentials, secrets, fresh_token))
-        runner = LocalRunner(store, events, layout.private / "scratch", secrets)
+        runner = self._local_runner(store, events, secrets)
         manager = self._manager(store, sessions, events, runner, catalog, probes)
         sessions.bind(manager.leases, manager.enrollment, manager.session_changed)
         data.bind(manager.leases, secrets.scan)
@@ -240,7 +239,6 @@ class Orchestrator:
             received=observer.received,
             only_run=self._options.only_run,
         )
-
         metrics = Metrics(served)
 
         def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
@@ -250,12 +248,12 @@ class Orchestrator:
             yield self._say_alive(store)
             yield housekeeping.run()
             yield observer.watch_loop()
-            yield export.run(metrics)
+            yield self._export.run(metrics)
 
         try:
             await self._together(served, sessions, beside)
             await trouble_before_barrier(store)
-            await export.last(metrics)
+            await self._export.last(metrics)
         finally:
             await asyncio.to_thread(events.close)
 
@@ -274,6 +272,12 @@ class Orchestrator:
             for helper in helpers:
                 helper.cancel()
 
+    def _local_runner(
+        self, store: Store, events: EventLog, secrets: DispatchSecrets
+    ) -> LocalRunner:
+        scratch, traced = self._layout.private / "scratch", self._traces is not None
+        return LocalRunner(store, events, scratch, secrets, traced=traced)
+
     def _rules(
         self,
         credentials: Credentials,
@@ -283,7 +287,8 @@ class Orchestrator:
         """What workers are told or held to."""
         environment = {key: value for key, value in self._environment.items() if ships(key)}
         grace_s = self._options.grace_s
-        return Rules(grace_s, environment, fresh_token, secrets, credentials.of_death)
+        traced = self._traces is not None
+        return Rules(grace_s, environment, fresh_token, secrets, credentials.of_death, traced)
 
     def _step_data(
         self, store: Store, credentials: Credentials

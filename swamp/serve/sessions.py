@@ -75,6 +75,8 @@ class Rules:
     secrets: DispatchSecrets = field(default_factory=DispatchSecrets)
     death_credential: Callable[[str, str], str] = lambda worker, instance: ""
     """What proves that this process of a worker has died."""
+    traced: bool = False
+    """Whether our spans are sent, so that those of runners have a parent."""
 
     @property
     def heartbeat_s(self) -> float:
@@ -147,7 +149,7 @@ class Sessions:
             # It went out while the secrets were read; the worker knew nothing of it then.
             end(Outcome(ok=False, reason="cancelled", error="cancelled"))
             return
-        frame = opened.frame(pending, self._rules.environment)
+        frame = opened.frame(pending, self._rules.environment, traced=self._rules.traced)
         try:
             self.send(session, frame)
         except ValueError as error:

@@ -165,9 +165,10 @@ class Runners:
     def _execution(self, frame: Dispatch, delivery: Delivery) -> Execution:
         """CallError for a call that makes no command."""
         call = ShellCall.parse(frame.call)
-        environment = runner_environment(self._own, frame.environment, call.env)
-        part = EXECUTION if self._host.traces is None else WORKER
-        environment |= trace_environment(environment, frame.dispatch, part)
+        # Our span is nearer than the server's, which is in the frame if the server has traces.
+        trace = trace_environment(frame.dispatch, WORKER) if self._host.traces is not None else {}
+        shipped = frame.environment | trace
+        environment = runner_environment(self._own, shipped, call.env)
         environment |= data_environment(self._data_url, frame.credential, self._ca_cert)
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)

@@ -198,6 +198,27 @@ def test_a_dead_collector_delays_nothing(repo: Repo, collector_is: str) -> None:
             assert time.monotonic() - began_s < ENDED_WITHIN_S
 
 
+@pytest.mark.parametrize("whose", ["server", "worker", "both"])
+def test_runners_hear_of_no_trace_that_nobody_sends(repo: Repo, whose: str) -> None:
+    """What is asked for and cannot be: their spans would hang on one that never comes."""
+    for name in [one for one in repo.env if one.startswith("OTEL_") or one == "TRACEPARENT"]:
+        del repo.env[name]
+    plain = dict(repo.env)
+    asking = plain | {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+    }
+    repo.env = plain if whose == "worker" else asking
+    repo.serve()
+    repo.env = plain if whose == "server" else asking
+    repo.worker("w1", "--label", "pool=worker")
+    assert stdout_of(repo, one_run(repo)).splitlines() == ["parent="]
+    repo.write("workflows/here.yaml", LOCAL)
+    repo.swamp("workflow", "run", "here")
+    run = str(repo.json("run", "list")["runs"][0]["runId"])
+    assert stdout_of(repo, run).splitlines() == ["parent="]
+
+
 def test_without_variables_runners_hear_of_no_trace(repo: Repo) -> None:
     for name in [one for one in repo.env if one.startswith("OTEL_") or one == "TRACEPARENT"]:
         del repo.env[name]
