@@ -239,7 +239,6 @@ class Orchestrator:
             received=observer.received,
             only_run=self._options.only_run,
         )
-        metrics = Metrics(served)
 
         def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
             yield watch.run()
@@ -248,12 +247,12 @@ class Orchestrator:
             yield self._say_alive(store)
             yield housekeeping.run()
             yield observer.watch_loop()
-            yield self._export.run(metrics)
+            yield self._export.run(Metrics(served))
 
         try:
             await self._together(served, sessions, beside)
             await trouble_before_barrier(store)
-            await self._export.last(metrics)
+            await self._export.last(Metrics(served))
         finally:
             await asyncio.to_thread(events.close)
 
