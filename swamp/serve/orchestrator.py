@@ -251,8 +251,6 @@ class Orchestrator:
 
         try:
             await self._together(served, sessions, beside)
-            await trouble_before_barrier(store)
-            await self._export.last(Metrics(served))
         finally:
             await asyncio.to_thread(events.close)
 
@@ -262,7 +260,7 @@ class Orchestrator:
         sessions: Sessions,
         beside: Callable[[str], Iterable[Coroutine[None, None, None]]],
     ) -> None:
-        """Face the outside until the stop, and do all else beside it."""
+        """Face the outside until the stop, and do all else beside it; at the end all is on disk."""
         async with served.data.on_loopback() as data_url, asyncio.TaskGroup() as group:
             helpers = [group.create_task(one) for one in beside(data_url)]
             group.create_task(served.manager.run())
@@ -270,6 +268,8 @@ class Orchestrator:
             served.manager.stop()
             for helper in helpers:
                 helper.cancel()
+        await trouble_before_barrier(served.store)
+        await self._export.last(Metrics(served))
 
     def _local_runner(
         self, store: Store, events: EventLog, secrets: DispatchSecrets

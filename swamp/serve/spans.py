@@ -3,7 +3,8 @@
 Nothing is noted for them on the way that is not there anyway, so they cost nothing while traces are
 off. The shape of a run's trace: run → step → queue, placement, dispatch, execution and settlement
 of each episode; settlement → result receipt, journal wait, journal write. Times in records are cut
-to milliseconds; the moments are exact.
+to milliseconds; the moments are exact. A run and a step last until their end is on disk, as what is
+inside of them does: no span of the server reaches out of its parent.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from datastore.clock import parse_stamp
 from datastore.journal_measures import Transaction
-from datastore.kinds import Lease, LeaseStatus, Pending, Run, Step, Worker
+from datastore.kinds import Lease, LeaseStatus, Outcome, Pending, Run, Step, Worker
 from swamp.traces import EXECUTION, RUN, STEP, Attribute, Span, Traces, span_of, trace_of
 
 CANCELLED = "cancelled"
@@ -69,26 +70,29 @@ class Spans:
         self._traces = traces
 
     def run(self, run: Run) -> None:
-        """The whole run."""
+        """The whole run; its end is on disk just now."""
         assert run.status is not None
         made = _Maker(run.name, {"swamp.run": run.name, "swamp.workflow": run.spec.workflow})
         failure = run.status.failure or run.status.state
         error = None if run.status.state == "succeeded" else failure
-        end = run.status.ended_at or run.created_at
-        span = made.of(RUN, None, run.name, (_ns(run.created_at), _ns(end)), error=error)
-        self._traces.emit(span)
+        times = (_ns(run.created_at), _just_now_ns(run.status.ended_at or run.created_at))
+        more = {"swamp.outcome": run.status.state}
+        self._traces.emit(made.of(RUN, None, run.name, times, more, error))
 
     def step(self, step: Step, asked_at: str | None) -> None:
-        """A step from its first wait, if it had one, to its end."""
+        """A step from its first wait, if it had one, to its end, which is on disk just now."""
         spec, status = step.spec, step.status
         assert status is not None
         made = _Maker(spec.run, _of_step(spec.run, spec.workflow, spec.job, spec.step))
         begins = [step.created_at, status.started_at, asked_at]
         start = min(_ns(one) for one in begins if one)
         error = (status.error or status.state) if status.state in ("failed", "cancelled") else None
-        more: dict[str, Attribute] = {"swamp.episodes": status.episodes}
+        more: dict[str, Attribute] = {
+            "swamp.episodes": status.episodes, "swamp.outcome": status.state,
+            **_reason(status.outcome),
+        }  # fmt: skip
         parent = span_of(spec.run, RUN)
-        times = (start, _ns(status.ended_at or step.created_at))
+        times = (start, _just_now_ns(status.ended_at or step.created_at))
         self._traces.emit(made.of(STEP, parent, step.name, times, more, error))
 
     def wait_in_vain(self, pending: Pending) -> None:
@@ -106,7 +110,8 @@ class Spans:
         assert status is not None
         made = _maker_of(lease, lease.spec.worker)
         bound, active = _ns(status.bound_at), _ns(status.active_at or status.ended_at)
-        sent = bound if moments.durable_s is None else _wall_ns(moments.durable_s)
+        clock = _WallClock()
+        sent = bound if moments.durable_s is None else clock.at_ns(moments.durable_s)
         ended = moments.received_s if moments.received_s is not None else settled.committed_s
         step, error = _step_span(lease.name), None
         if status.state != "completed":
@@ -119,24 +124,29 @@ class Spans:
             made.of("dispatch", step, lease.name, (sent, max(sent, active)), error=never_ran)
         )
         if status.active_at is not None:
-            more: dict[str, Attribute] = {"swamp.outcome": outcome_of(status)}
+            more: dict[str, Attribute] = {
+                "swamp.outcome": outcome_of(status), **_reason(status.outcome)
+            }  # fmt: skip
             if status.outcome is not None and status.outcome.exit_code is not None:
                 more["process.exit_code"] = status.outcome.exit_code
-            times = (active, _wall_ns(ended))
+            times = (active, clock.at_ns(ended))
             self._traces.emit(made.of(EXECUTION, step, lease.name, times, more, error))
-        self._settlement(made, lease.name, moments, settled)
+        self._settlement(made, lease.name, moments, settled, clock)
 
-    def _settlement(self, made: _Maker, name: str, moments: Moments, settled: Settled) -> None:
-        committed = _wall_ns(settled.committed_s)
-        received = committed if moments.received_s is None else _wall_ns(moments.received_s)
-        times = (received, _wall_ns(settled.durable_s))
+    def _settlement(
+        self, made: _Maker, name: str, moments: Moments, settled: Settled, clock: _WallClock
+    ) -> None:
+        committed = clock.at_ns(settled.committed_s)
+        received = committed if moments.received_s is None else clock.at_ns(moments.received_s)
+        times = (received, clock.at_ns(settled.durable_s))
         self._traces.emit(made.of("settlement", _step_span(name), name, times))
         parent = span_of(name, "settlement")
         if moments.received_s is not None:
             self._traces.emit(made.of("result_receipt", parent, name, (received, committed)))
         if settled.transaction is not None:
-            began = _wall_ns(settled.transaction.began_s)
-            written = _wall_ns(settled.transaction.ended_s)
+            # The writer may be quicker than we who look at the clock once we have committed.
+            began = max(committed, clock.at_ns(settled.transaction.began_s))
+            written = clock.at_ns(settled.transaction.ended_s)
             self._traces.emit(made.of("journal_wait", parent, name, (committed, began)))
             self._traces.emit(made.of("journal_write", parent, name, (began, written)))
 
@@ -155,7 +165,8 @@ class Spans:
             "swamp.lock_wait_s": enrolling.committed_s - enrolling.looked_s,
             "swamp.save_s": durable_s - enrolling.committed_s,
         }
-        start, end = _wall_ns(enrolling.began_s), _wall_ns(durable_s)
+        clock = _WallClock()
+        start, end = clock.at_ns(enrolling.began_s), clock.at_ns(durable_s)
         self._traces.emit(Span("swamp.enrollment", trace, own, None, start, end, attributes))
 
 
@@ -219,6 +230,23 @@ def _ns(stamp: str | None) -> int:
     return round(parse_stamp(stamp).timestamp() * 1000) * 1_000_000
 
 
-def _wall_ns(moment_s: float) -> int:
-    """The wall time, nanoseconds, of a moment of the monotonic clock."""
-    return time.time_ns() - int((time.monotonic() - moment_s) * 1e9)
+def _just_now_ns(stamp: str) -> int:
+    """The wall time, nanoseconds, at which an end of that time is on disk, which is now."""
+    return max(_ns(stamp), time.time_ns())
+
+
+def _reason(outcome: Outcome | None) -> dict[str, Attribute]:
+    """Why an execution did not succeed, in the word that its worker's span has for it."""
+    return {} if outcome is None or outcome.ok else {"swamp.reason": outcome.reason}
+
+
+class _WallClock:
+    """Makes moments of the monotonic clock wall time, all of them by the same difference."""
+
+    def __init__(self) -> None:
+        # In this order: a pause in between must not move moments into the future.
+        self._ahead_ns = time.time_ns() - int(time.monotonic() * 1e9)
+
+    def at_ns(self, moment_s: float) -> int:
+        """The wall time of a moment, nanoseconds."""
+        return self._ahead_ns + int(moment_s * 1e9)

@@ -181,7 +181,11 @@ def _fault(error: Exception) -> Outcome:
 
 
 def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:
-    """The execution as this worker saw it, inside of the server's view of it."""
+    """The execution as this worker saw it, inside of the server's view of it.
+
+    By this machine's clock, and from before the server can have heard of it.
+    """
+    reason = {} if outcome.ok else {"swamp.reason": outcome.reason}
     return Span(
         name=f"swamp.{WORKER}",
         trace=trace_of(frame.run),
@@ -189,7 +193,7 @@ def _span(frame: Dispatch, start_ns: int, outcome: Outcome) -> Span:
         parent=span_of(frame.dispatch, EXECUTION),
         start_ns=start_ns,
         end_ns=time.time_ns(),
-        attributes={"swamp.dispatch": frame.dispatch, "swamp.outcome": outcome.reason},
+        attributes={"swamp.dispatch": frame.dispatch, "swamp.outcome": outcome.reason, **reason},
         error=None if outcome.ok else outcome.error or outcome.reason,
     )
 

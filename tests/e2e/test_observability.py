@@ -136,6 +136,11 @@ def test_a_run_is_one_trace_over_server_worker_and_runner(repo: Repo, collector:
     assert parents["swamp.run"] is None and parents["swamp.step"] == "swamp.run"
     assert parents["swamp.worker_execution"] == "swamp.execution"
     assert parents["swamp.journal_write"] == "swamp.settlement"
+    for name, (by, span) in spans.items():
+        if by == "swamp-serve" and parents[name] is not None:
+            parent = spans[parents[name]][1]
+            assert parent.start_time_unix_nano <= span.start_time_unix_nano, name
+            assert span.end_time_unix_nano <= parent.end_time_unix_nano, name
     # What the runner was told is the worker's own span of it.
     runner = spans["swamp.worker_execution"][1].span_id.hex()
     assert f"parent=00-{run.replace('-', '')}-{runner}-01" in stdout_of(repo, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -252,8 +253,80 @@ async def test_a_run_is_the_root_of_its_steps(world: World) -> None:
     assert (root.name, root.parent, root.error) == ("swamp.run", None, "step 's' failed")
     assert (step.name, step.parent, step.error) == ("swamp.step", root.id, "exit code 1")
     assert root.trace == step.trace == int(RUN.replace("-", ""), 16)
+    assert root.attributes["swamp.outcome"] == step.attributes["swamp.outcome"] == "failed"
     # From its first wait on, which began before the step had a record.
-    assert step.end_ns - step.start_ns == 2_000_000_000
+    assert step.start_ns == world.traces.named("run").start_ns
+
+
+def start(world: World) -> None:
+    spec = RunSpec(workflow="w", workflow_id="w", definition={})
+    status = RunStatus(state="running", started_at=AT)
+    world.store.commit([Record(RUNS, RUN, "r", AT, spec, status)])
+
+
+def end(world: World, state: Any, **changes: Any) -> None:
+    """End the step, then the run, both so."""
+    call = StepSpec(run=RUN, workflow="w", job="job", step="s", call=CALL)
+    status = StepStatus(state=state, ended_at=LATER, **changes)
+    world.store.commit([Record(STEPS, STEP, "s", THEN, call, status)])
+    ended = RunStatus(
+        state=state if state != "skipped" else "succeeded", started_at=AT, ended_at=LATER
+    )
+    world.store.commit([world.store.get(RUNS, RUN).with_status(ended)])
+
+
+async def test_what_is_inside_of_a_span_ends_within_it(world: World) -> None:
+    """A step and its run ended some milliseconds before the outcome of the step was on disk."""
+    began_s = time.monotonic() - 60
+    world.journal.acknowledged = Transaction(began_s, began_s + 1)
+    start(world)
+    carry_out(world)
+    end(world, "succeeded")
+    world.disk.sync()
+    by_id = {span.id: span for span in world.traces.spans}
+    assert {by_id[span.parent].name for span in world.traces.spans if span.parent is not None} == {
+        "swamp.run", "swamp.step", "swamp.settlement",
+    }  # fmt: skip
+    for span in world.traces.spans:
+        if span.parent is not None:
+            assert by_id[span.parent].start_ns <= span.start_ns, span.name
+            assert span.end_ns <= by_id[span.parent].end_ns, span.name
+
+
+@pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled", "skipped"])
+async def test_the_outcome_is_an_attribute_of_step_and_run(world: World, state: str) -> None:
+    start(world)
+    end(world, state)
+    world.disk.sync()
+    step, root = world.traces.spans
+    assert step.attributes["swamp.outcome"] == state
+    assert root.attributes["swamp.outcome"] == (state if state != "skipped" else "succeeded")
+
+
+@pytest.mark.parametrize("reason", ["failed", "timed_out", "signalled", "cancelled"])
+async def test_why_it_failed_is_said_as_the_worker_says_it(world: World, reason: str) -> None:
+    outcome = Outcome(ok=False, reason=reason, error="it broke")
+    start(world)
+    world.wait()
+    world.bind()
+    world.move("active", active_at=THEN)
+    world.move("failed", ended_at=LATER, reason=reason, outcome=outcome)
+    end(world, "failed", outcome=outcome)
+    world.disk.sync()
+    execution, step = world.traces.named("execution"), world.traces.named("step")
+    assert execution.attributes["swamp.reason"] == step.attributes["swamp.reason"] == reason
+    counted_as = "cancelled" if reason == "cancelled" else "failed"
+    assert execution.attributes["swamp.outcome"] == counted_as
+    assert world.counted("swamp_leases_total", counted_as) == 1
+
+
+async def test_what_succeeded_has_no_reason(world: World) -> None:
+    start(world)
+    carry_out(world)
+    end(world, "succeeded", outcome=DONE)
+    world.disk.sync()
+    for name in ("execution", "step"):
+        assert "swamp.reason" not in world.traces.named(name).attributes
 
 
 async def test_a_step_whose_first_wait_has_no_record_any_more_begins_with_it_all_the_same(
