@@ -13,11 +13,12 @@ from typing import Any
 
 from controllers.asked import asked
 from controllers.controller import Wait
-from controllers.token_secret import is_secret, secret_hash
+from controllers.token_secret import is_secret
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import NotFound, SwampError
 from datastore.kinds import ACCESS, Access, AccessSpec, AccessStatus
+from datastore.kinds.secret_hash import secret_hash
 from datastore.record import Record
 from datastore.store import Store
 

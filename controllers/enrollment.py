@@ -20,7 +20,7 @@ from controllers.asked import asked
 from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
 from controllers.probes import Probes, Verification, needs_probe, verified_before
-from controllers.token_secret import is_secret, secret_hash
+from controllers.token_secret import is_secret
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import NotFound, SwampError
@@ -38,6 +38,7 @@ from datastore.kinds import (
 )
 from datastore.kinds.dispatch_name import is_probe
 from datastore.kinds.machine_name import machine_name
+from datastore.kinds.secret_hash import secret_hash
 from datastore.record import Record
 from datastore.store import Store
 

@@ -31,6 +31,7 @@ from pydantic import (
 from datastore.errors import SwampError
 from datastore.kinds import Call, Outcome
 from datastore.kinds.machine_name import machine_name
+from datastore.kinds.secret_hash import proof_of, secret_hash
 from datastore.record import Model
 
 PROTOCOL_VERSION = 4
@@ -42,6 +43,7 @@ DEATH_PATH = "/api/v1/workers/{name}/death"
 """Where a worker's guard tells that the worker's process has died."""
 
 WORKER_HEADER = "Swamp-Worker"
+PROOF_HEADER = "Swamp-Worker-Proof"
 """Of a worker that dials: see `calling_card`."""
 
 DATA_URL_VARIABLE = "SWAMP_DATA_URL"
@@ -288,12 +290,15 @@ def next_message(due: deque[str]) -> str:
 
 
 def calling_card(token: str, machine: str) -> dict[str, str]:
-    """The headers with which a worker dials: the names that it may have at the orchestrator.
+    """The headers with which a worker dials: the names that it may have at the orchestrator, and
+    what shows that it has the token's secret.
 
-    Known workers go before new ones by it. Nothing else depends on it.
+    By them known workers go before new ones, and these before whoever shows nothing, as long as
+    nothing is said on the socket. Nothing else depends on them.
     """
-    name = token.partition(".")[0]
-    return {WORKER_HEADER: f"{name}, {machine_name(name, machine)}"}
+    name, _, secret = token.partition(".")
+    names = f"{name}, {machine_name(name, machine)}"
+    return {WORKER_HEADER: names, PROOF_HEADER: proof_of(secret_hash(secret), names)}
 
 
 def from_worker(text: str | bytes) -> FromWorker:

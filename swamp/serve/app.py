@@ -11,13 +11,15 @@ import time
 
 from aiohttp import web
 
-from datastore.kinds import RUNS, WORKERS
+from datastore.kinds import RUNS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp import __version__
 from swamp.open_files import raise_limit
 from swamp.serve.access import token_needed
 from swamp.serve.api import Api
+from swamp.serve.arrivals import ARRIVING_MOST, Arrivals
+from swamp.serve.callers import Callers
 from swamp.serve.first_words import FirstWords, room_within
 from swamp.serve.gateway import Gateway
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
@@ -57,7 +59,10 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
     async def front(served: Served, api: Api, sessions: Sessions) -> None:
         store = served.store
         turns = Turns(time.thread_time, lambda: store.live_count(RUNS) > 0)
-        gateway = Gateway(sessions, received=served.received, turns=turns)
+        who = Callers(store).who
+        # What shows nothing may not take the open files of what does.
+        arrivals = Arrivals(who, strangers_most=min(ARRIVING_MOST, room // 2))
+        gateway = Gateway(sessions, arrivals, received=served.received, turns=turns)
 
         async def root(request: web.Request) -> web.StreamResponse:
             if request.headers.get("Upgrade", "").lower() == "websocket":
@@ -75,7 +80,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 door,
                 public.server,
                 turns,
-                lambda name: served.store.has(WORKERS, name),
+                who,
                 first_words,
                 waiting_most=min(WAITING_MOST, room),
             )

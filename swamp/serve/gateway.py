@@ -18,11 +18,14 @@ from aiohttp import WSMessage, WSMsgType, web
 from controllers.enrollment import EnrollmentRefused
 from swamp.protocol import (
     FRAME_MAX_BYTES,
+    PROOF_HEADER,
+    WORKER_HEADER,
     Enroll,
     FromWorker,
     encode,
     next_message,
 )
+from swamp.serve.arrivals import Arrivals, Place, too_many
 from swamp.serve.refusals import refusal
 from swamp.serve.session import Session
 from swamp.serve.sessions import Sessions
@@ -43,12 +46,6 @@ log = logging.getLogger(__name__)
 
 ENROLL_WITHIN_S = 30.0
 """How long a socket may take to say who it is."""
-
-ARRIVING_MOST = 1_000
-"""Sockets that may be connected and not enrolled yet, all addresses together."""
-
-TRY_AGAIN_MS = 2_000
-"""When those beyond that are to come again; workers spread themselves over half as long more."""
 
 SEND_WITHIN_S = 20.0
 """How long one send may take before the peer counts as not reading."""
@@ -147,9 +144,9 @@ class Gateway:
     def __init__(
         self,
         sessions: Sessions,
+        arrivals: Arrivals,
         *,
         enroll_within_s: float = ENROLL_WITHIN_S,
-        arriving_most: int = ARRIVING_MOST,
         received: Callable[[FromWorker], None] = lambda frame: None,
         turns: Turns | None = None,
     ) -> None:
@@ -160,8 +157,7 @@ class Gateway:
         self._sessions = sessions
         self._received = received
         self._turns = turns or Turns(lambda: 0.0)
-        self._arriving = 0
-        self._arriving_most = arriving_most
+        self._arrivals = arrivals
         self._enroll_within_s = enroll_within_s
         self._failures = Failures(asyncio.get_running_loop().time)
 
@@ -173,7 +169,7 @@ class Gateway:
         await socket.prepare(request)
         transport = SocketTransport(request, socket)
         try:
-            arrived = await self._arrive(request.remote or "", socket, transport)
+            arrived = await self._arrive(request, socket, transport)
             if arrived is not None:
                 await self._attend(arrived, socket, transport)
         except EnrollmentRefused as error:
@@ -212,33 +208,36 @@ class Gateway:
     # -- enrolling -------------------------------------------------------------------------------
 
     async def _arrive(
-        self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
-    ) -> Arrived | None:
-        """As `_enroll`, for no more sockets at once than fit: the others are to come again."""
-        if self._arriving >= self._arriving_most:
-            raise EnrollmentRefused(
-                "too_many_at_once",
-                f"{self._arriving} others are enrolling just now",
-                permanent=False,
-                retry_after_ms=TRY_AGAIN_MS,
-            )
-        self._arriving += 1
-        try:
-            return await self._enroll(address, socket, transport)
-        finally:
-            self._arriving -= 1
-
-    async def _enroll(
-        self, address: str, socket: web.WebSocketResponse, transport: SocketTransport
+        self, request: web.Request, socket: web.WebSocketResponse, transport: SocketTransport
     ) -> Arrived | None:
         """The session, None if the peer has gone; Closed or EnrollmentRefused."""
+        said = request.headers
+        names, proof = said.get(WORKER_HEADER, ""), said.get(PROOF_HEADER, "")
+        with self._arrivals.arrive(names, proof) as place:
+            message = await self._first_message(socket, place)
+            return await self._enroll(message, request.remote or "", socket, transport)
+
+    async def _first_message(self, socket: web.WebSocketResponse, place: Place) -> WSMessage:
         try:
-            async with asyncio.timeout(self._enroll_within_s):
+            async with place.until(self._enroll_within_s):
                 message = await socket.receive()
         except TimeoutError:
+            if place.gave_way:
+                raise too_many("others came, and nothing had been said on this socket") from None
             raise Closed(
                 CLOSE_SILENT, f"no enroll frame within {self._enroll_within_s:g}s"
             ) from None
+        self._arrivals.spoke(place)
+        return message
+
+    async def _enroll(
+        self,
+        message: WSMessage,
+        address: str,
+        socket: web.WebSocketResponse,
+        transport: SocketTransport,
+    ) -> Arrived | None:
+        """As `_arrive`, by what its first message says."""
         frame = first_frame(message)
         if frame is None:
             return None

@@ -1,11 +1,12 @@
 """Takes in connections from the network: a crowd of workers waits here, before it costs anything.
 
 Promises: whoever is no worker, and every worker that the server has met, does not wait behind
-workers it has never seen; those cost a look at their first bytes until it is their turn, and no
-more than that if they give up before. Of more than may wait, the rest are told when to come back.
+workers it has never seen, nor these behind strangers, who show no token; all of them cost a look at
+their first bytes until it is their turn, and no more than that if they give up before. Of more than
+may wait, the rest are told when to come back.
 
-What a connection says of itself here is a hint and nothing else: who it is, the enrollment finds
-out. Over TLS nothing can be read, and nobody waits here.
+What a connection shows of itself here decides where it waits and nothing else: who may enroll, the
+enrollment finds out. Over TLS nothing can be read, and nobody waits here.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 
-from swamp.protocol import WORKER_HEADER
+from swamp.protocol import PROOF_HEADER, WORKER_HEADER
 from swamp.serve.accepting import ACCEPTED_AT_ONCE, Accepting
+from swamp.serve.callers import Caller, Standing
 from swamp.serve.first_words import FirstWords
 from swamp.serve.turns import Rank, Turns
 
@@ -47,8 +49,17 @@ COME_BACK = (
     b"Connection: close\r\n\r\n"
 )
 
-_WORKER = re.compile(rb"\r\n" + WORKER_HEADER.encode() + rb": *([^\r\n]+)", re.IGNORECASE)
+_WORKER, _PROOF = (
+    re.compile(rb"\r\n" + header.encode() + rb": *([^\r\n]*)", re.IGNORECASE)
+    for header in (WORKER_HEADER, PROOF_HEADER)
+)
 _UPGRADE = re.compile(rb"\r\nUpgrade: *websocket", re.IGNORECASE)
+
+_RANK = {
+    Standing.KNOWN: Rank.UPGRADE_KNOWN,
+    Standing.HOLDER: Rank.UPGRADE_NEW,
+    Standing.STRANGER: Rank.UPGRADE_STRANGER,
+}
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +75,8 @@ class Door:
 class Reception:
     """Listens, and hands connections over to `protocol`.
 
-    `has_met` tells whether there is a worker of that name. `first_words` bounds those that say
-    nothing; whoever answers requests tells it of them.
+    `who` tells who dials, by the two headers of a worker's dial. `first_words` bounds those that
+    say nothing; whoever answers requests tells it of them.
     """
 
     def __init__(
@@ -73,21 +84,18 @@ class Reception:
         door: Door,
         protocol: Callable[[], asyncio.BaseProtocol],
         turns: Turns,
-        has_met: Callable[[str], bool],
+        who: Callable[[str, str], Caller],
         first_words: FirstWords,
         *,
         waiting_most: int = WAITING_MOST,
     ) -> None:
         self._listener, self._tls = door.listener, door.tls
         self._protocol, self._first_words = protocol, first_words
-        self._turns, self._has_met = turns, has_met
+        self._turns, self._who = turns, who
         self._waiting_most = waiting_most
         self._loop = asyncio.get_running_loop()
         self._silent: set[socket.socket] = set()
-        self._crowd: dict[Rank, deque[socket.socket]] = {
-            Rank.UPGRADE_KNOWN: deque(),
-            Rank.UPGRADE_NEW: deque(),
-        }
+        self._crowd: dict[Rank, deque[socket.socket]] = {rank: deque() for rank in _RANK.values()}
         self._somebody = {rank: asyncio.Event() for rank in self._crowd}
         self._tasks: asyncio.TaskGroup
         self._under_way: set[asyncio.Task[None]] = set()
@@ -147,8 +155,8 @@ class Reception:
     def _have_wait(self, connection: socket.socket, said: bytes) -> None:
         # It waits for us from now on.
         self._first_words.heard(connection.fileno())
-        known = any(self._has_met(name) for name in _names(said))
-        rank = Rank.UPGRADE_KNOWN if known else Rank.UPGRADE_NEW
+        caller = self._who(_said(_WORKER, said), _said(_PROOF, said))
+        rank = _RANK[caller.standing]
         if len(self._crowd[rank]) >= self._waiting_most:
             _tell_to_come_back(connection)
             return
@@ -189,10 +197,10 @@ class Reception:
             connection.close()
 
 
-def _names(said: bytes) -> list[str]:
-    """The names that a worker may have, by its own word."""
-    found = _WORKER.search(said)
-    return [] if found is None else found[1].decode("latin-1").replace(",", " ").split()
+def _said(header: re.Pattern[bytes], said: bytes) -> str:
+    """What it says in that header."""
+    found = header.search(said)
+    return "" if found is None else found[1].decode("latin-1").strip()
 
 
 def _still_there(crowd: deque[socket.socket]) -> Iterator[socket.socket]:

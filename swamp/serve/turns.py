@@ -1,9 +1,10 @@
 """Whose turn it is to cost the event loop something: the gate that a crowd of workers waits at.
 
-Promises: workers that the server knows go before those it has never seen, and those that are
-further in before those behind them; one begins per round of the loop, and the loop rests after each
-bit of work, so that the work of enrolled workers, of clients and of the journal comes in between.
-Whoever gives up while it waits leaves nothing behind, and no long turn holds anybody up.
+Promises: workers that the server knows go before those it has never seen, those that are further in
+before those behind them, and who does not show that it has a token comes last; one begins per round
+of the loop, and the loop rests after each bit of work, so that the work of enrolled workers, of
+clients and of the journal comes in between. Whoever gives up while it waits leaves nothing behind,
+and no long turn holds anybody up.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Rank(IntEnum):
     UPGRADE_KNOWN = 1
     ENROLL_NEW = 2
     UPGRADE_NEW = 3
+    UPGRADE_STRANGER = 4
 
 
 KNOWN = (Rank.ENROLL_KNOWN, Rank.UPGRADE_KNOWN)

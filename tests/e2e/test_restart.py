@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import shutil
 import signal
+import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from harness import Repo, alive_with
+
+from swamp.open_files import raise_limit
 
 
 def _counting(repo: Repo, steps: int, seconds: float) -> None:
@@ -55,6 +60,83 @@ def test_a_restart_of_the_server_costs_no_step(repo: Repo, how: signal.Signals) 
     assert texts == sorted(f"out-{number}\n" for number in range(12))
     ends = [e["step"] for e in events if e["kind"] == "step_completed"]
     assert len(ends) == len(set(ends)) == 12
+
+
+class Silent:
+    """Sockets of strangers: each is upgraded and says nothing, and is opened again when closed."""
+
+    SAYS = (
+        b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+
+    def __init__(self, port: int, many: int) -> None:
+        raise_limit(2 * many)
+        self._port, self._many = port, many
+        self._over, self.full = threading.Event(), threading.Event()
+        """`full`: as many as there are have been upgraded."""
+        self._open, self._upgraded = selectors.DefaultSelector(), 0
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Silent:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        for _ in range(self._many):
+            self._dial()
+        while not self._over.is_set():
+            for key, _ in self._open.select(0.1):
+                client = key.fileobj
+                assert isinstance(client, socket.socket)
+                said = _said(client)
+                self._upgraded += said.startswith(b"HTTP/1.1 101 ")
+                if not said or b"too_many_at_once" in said:
+                    self._open.unregister(client)
+                    client.close()
+                    self._dial()
+            if self._upgraded >= self._many:
+                self.full.set()
+        for key in list(self._open.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)
+            key.fileobj.close()
+
+    def _dial(self) -> None:
+        client = socket.create_connection(("127.0.0.1", self._port))
+        client.sendall(self.SAYS)
+        self._open.register(client, selectors.EVENT_READ)
+
+
+def _said(client: socket.socket) -> bytes:
+    try:
+        return client.recv(1 << 16)
+    except ConnectionError:
+        return b""
+
+
+def test_silent_sockets_of_strangers_keep_no_worker_from_coming_back(repo: Repo) -> None:
+    """Regression: 1,050 of them had its lease given up, and its step ran twice."""
+    _counting(repo, 1, 10)
+    server = repo.serve("--grace", "6s")
+    worker = repo.worker("w1", "--label", "pool=worker")
+    run = repo.start("workflow", "run", "count", "--server", repo.url, "--json")
+    worker.lines.kind("dispatch_started")
+    worker.process.send_signal(signal.SIGSTOP)
+    server.terminate()
+    repo.serve("--grace", "6s")
+    with Silent(repo.port, 1_050) as silent:
+        assert silent.full.wait(30)
+        worker.process.send_signal(signal.SIGCONT)
+        worker.lines.kind("enrolled", 2)
+        assert len(worker.lines.kinds("connecting")) <= 4
+        out, _ = run.communicate(timeout=60)
+    view = json.loads(out[out.index("{\n") :])
+    assert view["status"] == "succeeded"
+    assert (repo.base / "ran").read_text() == "0\n", "the step ran once"
 
 
 def _events(repo: Repo, run: str, after: int = 0) -> list[dict[str, object]]:

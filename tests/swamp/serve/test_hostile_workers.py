@@ -29,8 +29,16 @@ from datastore.kinds import (
 from datastore.kinds.machine_name import machine_name
 from datastore.record import Record
 from datastore.store import Store
-from swamp.protocol import FRAME_MAX_BYTES, PROTOCOL_VERSION, TOGETHER_MOST, frames_in
+from swamp.protocol import (
+    FRAME_MAX_BYTES,
+    PROTOCOL_VERSION,
+    TOGETHER_MOST,
+    calling_card,
+    frames_in,
+)
 from swamp.serve import socket_limits, turns
+from swamp.serve.arrivals import Arrivals
+from swamp.serve.callers import Callers
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
 
@@ -95,8 +103,10 @@ class Server:
         status = LeaseStatus(state="bound", bound_at=AT)
         self.store.commit([Record(LEASES, DISPATCH, "l", AT, spec, status)])
 
-    async def dial(self) -> aiohttp.ClientWebSocketResponse:
-        return await self.http.ws_connect(self.url, max_msg_size=0)
+    async def dial(self, token: str | None = None) -> aiohttp.ClientWebSocketResponse:
+        """A socket; its dial shows the token, if there is one."""
+        card = {} if token is None else calling_card(token, "m")
+        return await self.http.ws_connect(self.url, max_msg_size=0, headers=card)
 
     async def enrolled(self, token: str = "evil.secret") -> aiohttp.ClientWebSocketResponse:
         socket = await self.dial()
@@ -114,7 +124,9 @@ class Server:
 async def server() -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
-    gateway = Gateway(made.sessions, enroll_within_s=0.3, arriving_most=ARRIVING_MOST)
+    who = Callers(made.store).who
+    arrivals = Arrivals(who, most=ARRIVING_MOST, strangers_most=ARRIVING_MOST)
+    gateway = Gateway(made.sessions, arrivals, enroll_within_s=0.3)
     made.gateway = gateway
 
     async def serve(request: web.Request) -> web.StreamResponse:
@@ -400,25 +412,86 @@ async def test_replies_for_the_lease_of_another_touch_nothing(
     assert len([one for one in caplog.records if "ignored" in one.message]) == 1
 
 
-async def test_those_beyond_the_most_that_may_enroll_at_once_are_told_to_try_again(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def patient(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, whose sockets may be silent for long."""
     monkeypatch.setattr(server.gateway, "_enroll_within_s", 60.0)
-    worker = await server.enrolled("box.secret")
-    idle = [await server.dial() for _ in range(ARRIVING_MOST)]
-    late = await server.dial()
+    return server
+
+
+async def all_read(server: Server) -> None:
+    """Return once the server has read something from each socket."""
+    arrivals = server.gateway._arrivals
+    async with asyncio.timeout(5):
+        while any(arrivals._silent.values()):  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+
+
+async def refused(socket: aiohttp.ClientWebSocketResponse) -> str:
+    """Why it is told to come again; it is closed behind that."""
+    code, said = await ends(socket)
+    assert (code, said["code"], said["permanent"]) == (4000, "too_many_at_once", False)
+    assert said["retryAfterMs"] == 2_000
+    return str(said["message"])
+
+
+async def test_those_beyond_the_most_that_may_enroll_at_once_are_told_to_try_again(
+    patient: Server,
+) -> None:
+    worker = await patient.enrolled("box.secret")
+    patient.look.clear()
+    crowd = [await patient.dial() for _ in range(ARRIVING_MOST)]
+    for socket in crowd:
+        await socket.send_json(hello())
+    await all_read(patient)
+    late = await patient.dial()
     await late.send_json(hello())
-    answer = json.loads((await late.receive()).data)
-    assert (answer["code"], answer["permanent"]) == ("too_many_at_once", False)
-    assert answer["retryAfterMs"] == 2_000
-    assert (await late.receive()).data == 4000
+    assert await refused(late) == f"{ARRIVING_MOST} others are enrolling just now"
     await worker.send_json({"type": "ping", "n": 7})
     assert json.loads((await worker.receive()).data) == {"type": "pong", "n": 7}
     # Whoever leaves or enrolls makes room for one more.
-    await idle[0].close()
-    await server.gone.get()
-    await server.gone.get()
-    await server.enrolled()
+    await crowd[0].close()
+    await patient.gone.get()
+    await patient.gone.get()
+    patient.look.set()
+    await patient.enrolled("box.secret")
+
+
+async def test_a_silent_socket_gives_way_to_the_next_one_and_is_told_why(patient: Server) -> None:
+    """Regression: those that said nothing kept everybody out for 30 s, again and again."""
+    silent = [await patient.dial() for _ in range(ARRIVING_MOST)]
+    worker = await patient.enrolled()
+    assert "others came, and nothing had been said" in await refused(silent[0])
+    another = await patient.dial()
+    await worker.send_json({"type": "ping", "n": 7})
+    assert json.loads((await worker.receive()).data) == {"type": "pong", "n": 7}
+    assert not silent[1].closed and not another.closed
+
+
+@pytest.mark.parametrize("token", ["evil.secret", "box.secret"], ids=["new", "known"])
+async def test_whoever_shows_a_token_waits_for_no_stranger(patient: Server, token: str) -> None:
+    await (await patient.enrolled("box.secret")).close()
+    await patient.gone.get()
+    patient.look.clear()
+    strangers = [await patient.dial() for _ in range(ARRIVING_MOST)]
+    for socket in strangers:
+        await socket.send_json(hello(token="evil.wrong"))
+    await all_read(patient)
+    shows = await patient.dial(token)
+    await shows.send_json(hello(token=token))
+    for liar in ("evil.guessed", "box.guessed", "nobody.secret"):
+        await refused(await patient.dial(liar))
+    patient.look.set()
+    assert (await heard(shows, 1))[0]["type"] == "enrolled"
+
+
+async def test_of_one_known_worker_two_sockets_may_be_silent(patient: Server) -> None:
+    await (await patient.enrolled("box.secret")).close()
+    first, second, third = [await patient.dial("box.secret") for _ in range(3)]
+    await refused(first)
+    for socket in (second, third):
+        await socket.send_json(hello(token="box.secret"))
+        assert (await heard(socket, 1))[0]["type"] == "enrolled"
 
 
 async def test_frames_of_one_message_are_taken_in_order_up_to_a_wrong_one(server: Server) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from swamp.protocol import calling_card
 from swamp.serve import turns
+from swamp.serve.callers import STRANGER, Caller, Standing
 from swamp.serve.first_words import FirstWords
 from swamp.serve.reception import Door, Reception
 from swamp.serve.turns import Rank, Turn, Turns
@@ -22,6 +23,13 @@ def dials(token: str, machine: str = "m") -> bytes:
     """What a worker with that token says first."""
     card = "".join(f"{key}: {value}\r\n" for key, value in calling_card(token, machine).items())
     return f"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n{card}\r\n".encode()
+
+
+def who(names: str, proof: str) -> Caller:
+    """`old` is known, others have a token if they show a proof."""
+    if not proof:
+        return STRANGER
+    return Caller(Standing.KNOWN if names.startswith("old,") else Standing.HOLDER)
 
 
 class Front(asyncio.Protocol):
@@ -78,7 +86,7 @@ async def opened() -> AsyncIterator[Hall]:
             Door(listener, None),
             lambda: Front(came),
             gate,
-            lambda name: name == "old",
+            who,
             FirstWords(3, lambda: 0.0),
             waiting_most=3,
         )
@@ -116,6 +124,17 @@ async def test_clients_do_not_wait_behind_a_crowd_and_known_workers_go_before_ne
     assert [one.split(b"Worker: ")[1].split(b",")[0] for one in hall.came[1:]] == [
         b"old", b"new-0", b"new-1",
     ]  # fmt: skip
+
+
+async def test_who_shows_no_token_comes_last_and_fills_a_queue_of_its_own(hall: Hall) -> None:
+    bare = dials("old.secret").replace(b"-Proof", b"-Else")
+    strangers = [await hall.peer(bare) for _ in range(3)]
+    assert (await (await hall.peer(bare)).answer()).startswith(b"HTTP/1.1 503 ")
+    shown = [await hall.peer(dials("new.secret")), await hall.peer(dials("old.secret"))]
+    assert await answered_at_once(hall)
+    hall.turn.over()
+    assert [await one.answer() for one in (*strangers, *shown)] == [b"in"] * 5
+    assert [b"-Proof" in one for one in hall.came[1:]] == [True, True, False, False, False]
 
 
 async def test_of_a_fleet_token_the_machine_is_known() -> None:
