@@ -90,7 +90,8 @@ def serve(
         bool,
         typer.Option(
             "--insecure",
-            help="Allow an address that other machines can reach without TLS and --auth token.",
+            help="Allow an address that other machines can reach without TLS and --auth token, and "
+            "requests for any host name: something in front sees to who may ask.",
         ),
     ] = False,
     tls_cert: Annotated[

@@ -32,8 +32,7 @@ def token_needed(store: Store, clock: Clock) -> Middleware:
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        resource = request.match_info.route.resource
-        if resource is not None and resource.canonical in OPEN:
+        if is_open(request):
             return await handler(request)
         try:
             access = let_in(store, _bearer(request), clock.now())
@@ -54,6 +53,12 @@ def token_needed(store: Store, clock: Clock) -> Middleware:
             return await handler(request)
 
     return checked
+
+
+def is_open(request: web.Request) -> bool:
+    """Whether it is served to everybody, or asks for a credential of its own."""
+    resource = request.match_info.route.resource
+    return resource is not None and resource.canonical in OPEN
 
 
 @contextmanager

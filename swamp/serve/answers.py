@@ -203,7 +203,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("Host"):
-        return _error(403, "forbidden", f"requests of pages from {_text(origin)} are not served")
+        return _error(403, "forbidden", f"requests of pages from {as_text(origin)} are not served")
     try:
         return await handler(request)
     except ApiError as error:
@@ -258,7 +258,7 @@ async def _expectation(request: web.Request) -> web.StreamResponse | None:
     if request.version != HttpVersion11:
         return None
     if expected.lower() != "100-continue":
-        return _error(417, "http", f"Expect '{_text(expected)}': only 100-continue is known")
+        return _error(417, "http", f"Expect '{as_text(expected)}': only 100-continue is known")
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     # Nothing of the answer has been sent.
     request.writer.output_size = 0
@@ -270,7 +270,7 @@ def unreadable(body: web.RequestPayloadError) -> str:
     return " ".join(str(body).split()).removeprefix("400, message: ")
 
 
-def _text(header: str) -> str:
+def as_text(header: str) -> str:
     """A header as it can be shown: bytes that are no text are no Unicode in it."""
     return header.encode("utf-8", "replace").decode()
 

@@ -22,6 +22,7 @@ from swamp.serve.arrivals import ARRIVING_MOST, Arrivals
 from swamp.serve.callers import Callers
 from swamp.serve.first_words import FirstWords, room_within
 from swamp.serve.gateway import Gateway
+from swamp.serve.hosts import of_this_machine
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
 from swamp.serve.no_room import OpeningOnceThereIsRoom
 from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
@@ -71,6 +72,8 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
 
         first_words = FirstWords(room, time.monotonic)
         checks = [token_needed(store, served.clock)] if options.auth else []
+        if not (options.auth or options.insecure):
+            checks.append(of_this_machine(options.host))
         first = [first_words.middleware()]
         public = application(api, root, admin=False, first=first, checks=checks)
         await public.setup()

@@ -143,6 +143,47 @@ def test_an_open_address_needs_tls_and_tokens(repo: Repo) -> None:
     assert (status, answer["code"]) == (403, "forbidden")
 
 
+def for_host(repo: Repo, host: str, method: str, path: str, **headers: str) -> tuple[int, Any]:
+    """The status and the answer of a request for that host."""
+    asking = http.client.HTTPConnection("127.0.0.1", repo.port, timeout=20)
+    with contextlib.closing(asking):
+        body = json.dumps({"workflow": "none"}) if method == "POST" else None
+        asking.request(method, path, body, {"Host": host, **headers})
+        answer = asking.getresponse()
+        said = answer.read()
+        is_json = answer.headers["Content-Type"].startswith("application/json")
+        return answer.status, json.loads(said) if is_json else said
+
+
+def test_a_page_whose_name_leads_here_is_refused_without_access_tokens(repo: Repo) -> None:
+    """Regression: by DNS rebinding any web page could read all, and start runs."""
+    server = repo.serve()
+    evil = f"evil.example:{repo.port}"
+    for method, path in (
+        ("GET", "/api/v1/runs"), ("GET", "/metrics"), ("POST", "/api/v1/runs"), ("GET", "/nowhere"),
+    ):  # fmt: skip
+        status, answer = for_host(repo, evil, method, path, Origin=f"http://{evil}")
+        assert (status, answer["code"]) == (403, "unknown_host"), path
+        for part in (f"'{evil}'", "127.0.0.1 or localhost", "--auth token", "--insecure"):
+            assert part in answer["error"]
+    # What is for everybody, or asks for a credential of its own, is as before.
+    assert for_host(repo, evil, "GET", "/health")[0] == 200
+    assert for_host(repo, evil, "PUT", "/api/v1/data/x")[0] == 401
+    for host in (f"127.0.0.1:{repo.port}", f"localhost:{repo.port}", f"[::1]:{repo.port}"):
+        assert for_host(repo, host, "POST", "/api/v1/runs", Origin=f"http://{host}")[0] == 404
+        assert for_host(repo, host, "GET", "/metrics")[0] == 200
+    server.terminate()
+
+    # A proxy in front may keep the name that it is asked by.
+    token = access(repo, "ci", "read")
+    server = repo.serve("--auth", "token")
+    assert for_host(repo, evil, "GET", "/api/v1/runs")[0] == 401
+    assert for_host(repo, evil, "GET", "/api/v1/runs", Authorization=f"Bearer {token}")[0] == 200
+    server.terminate()
+    repo.serve("--insecure")
+    assert for_host(repo, evil, "GET", "/api/v1/runs")[0] == 200
+
+
 # -- promise 10 ----------------------------------------------------------------------------------
 
 
