@@ -55,7 +55,7 @@ async def test_known_workers_go_before_new_ones_and_who_is_further_in_before_who
         for rank in sorted(Rank, reverse=True) * 2:
             crowd.comes(rank)
         await rounds()
-        assert crowd.order == [] and gate.waiting == 8
+        assert crowd.order == [] and gate.waiting == 2 * len(Rank)
         first.over()
     assert crowd.order == sorted(sorted(Rank) * 2)
     assert gate.waiting == 0
