@@ -127,8 +127,9 @@ def serve(
 ) -> None:
     from swamp.cli.logs import log_to
     from swamp.cli.settings import kept, serve_settings
-    from swamp.serve.app import ServeOptions, run_serve
+    from swamp.serve.app import run_serve
     from swamp.serve.data_plane import OUTPUT_MAX_BYTES
+    from swamp.serve.serve_options import ServeOptions
 
     log_to(console)
     layout = console.layout()

@@ -25,8 +25,9 @@ from swamp.serve.gateway import Gateway
 from swamp.serve.hosts import of_this_machine
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
 from swamp.serve.no_room import OpeningOnceThereIsRoom
-from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
+from swamp.serve.orchestrator import Orchestrator, Report
 from swamp.serve.reception import WAITING_MOST, Door, Reception
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.turns import Turns

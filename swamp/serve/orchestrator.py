@@ -13,15 +13,12 @@ import os
 import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from controllers.boot_sweep import BootSweep, SweepReport
 from controllers.manager import Manager, Settings
 from controllers.probes import Verification
-from controllers.retention import Keep
 from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
 from datastore.clock import Clock, SystemClock
@@ -48,7 +45,7 @@ from swamp.protocol import ships
 from swamp.serve.answers import trouble_before_barrier
 from swamp.serve.api import Api
 from swamp.serve.credentials import Credentials
-from swamp.serve.data_plane import OUTPUT_MAX_BYTES, DataPlane
+from swamp.serve.data_plane import DataPlane
 from swamp.serve.death_reports import DeathReports
 from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.housekeeping import Housekeeping
@@ -57,6 +54,7 @@ from swamp.serve.metrics import Metrics
 from swamp.serve.metrics_export import MetricsExport
 from swamp.serve.observer import Observer
 from swamp.serve.probe_evidence import ProbeOutput
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Rules, Sessions
 from swamp.serve.shared_looks import SharedLooks
@@ -91,35 +89,6 @@ GIVE_UP_S = 2.0
 
 ALIVE_EVERY_S = 2.0
 """How often the lock's file says that this process lives, while steps wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """What `swamp serve` was asked for. Times in seconds."""
-
-    root: Path
-    host: str = "127.0.0.1"
-    port: int = 9090
-    queue_timeout_s: float | None = None
-    """None: not given; 0: for ever."""
-    grace_s: float = 60.0
-    recover_leases_s: float | None = None
-    """How long workers of an earlier process have to come back; 0 ends their leases at once."""
-    schedule: bool = True
-    insecure: bool = False
-    tls: tuple[Path, Path] | None = None
-    """Certificate and key, PEM; None: plain HTTP."""
-    auth: bool = False
-    """Whether requests over the network need an access token."""
-    file_events: bool = True
-    """Without them people's edits are found by the rescan alone."""
-    keep: Keep = field(default_factory=Keep)
-    verify_on_enroll: bool = False
-    """Whether workers get steps only once a probe of them has passed."""
-    output_max_bytes: int = OUTPUT_MAX_BYTES
-    """The most that one output of a step may have."""
-    only_run: str | None = None
-    """The id of the one run of this process; every other record stays as it is."""
 
 
 class Orchestrator:

@@ -23,7 +23,8 @@ from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from swamp.serve.api import Api
 from swamp.serve.listening import application, on_socket
-from swamp.serve.orchestrator import Orchestrator, Report, ServeOptions
+from swamp.serve.orchestrator import Orchestrator, Report
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run

@@ -272,14 +272,14 @@ class Sessions:
         self._numbers += 1
         session = Session(self._numbers, worker.name, hello.instance, transport)
         self._open[worker.name] = session
-        leases = [self._store.get(LEASES, name) for name in compared.keep]
+        kept = (self._store.get(LEASES, name) for name in compared.keep)
         self.send(
             session,
             Enrolled(
                 worker=worker.name,
                 grace_s=self._rules.grace_s * GRACE_MARGIN,
                 heartbeat_s=self._rules.heartbeat_s,
-                keep={lease.name: self._output_count(lease) for lease in leases},
+                keep={lease.name: self._output_count(lease) for lease in kept},
                 kill=list(compared.kill),
                 death_credential=self._rules.death_credential(worker.name, hello.instance),
             ),
@@ -321,14 +321,12 @@ class Sessions:
 
     def _output_count(self, lease: Lease) -> int:
         # Of a step that is over, nothing more is kept: its run may have ended, and told so.
-        known = self._output.output_count
-        return 0 if is_given_up(lease) else known(lease.spec.run, lease.name)
+        return 0 if is_given_up(lease) else self._output.output_count(lease.spec.run, lease.name)
 
     def _take_output(self, session: Session, frame: Output) -> None:
         lease = self._store.find(LEASES, frame.dispatch)
         acknowledge = OutputAck(dispatch=frame.dispatch, seq=frame.seq)
-        mine = lease is not None and lease.spec.worker == session.worker
-        if lease is None or not (mine and lease.live) or is_given_up(lease):
+        if lease is None or not lease.live or is_given_up(lease):
             self.send(session, acknowledge)
             return
         event: dict[str, Any] = {

@@ -55,7 +55,8 @@ from swamp.serve.answers import errors_as_json
 from swamp.serve.api import Api
 from swamp.serve.aside import Aside, encoded
 from swamp.serve.listening import application
-from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.orchestrator import Orchestrator
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 

@@ -36,7 +36,8 @@ from swamp.protocol import (
     to_worker,
 )
 from swamp.serve.api import Api
-from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.orchestrator import Orchestrator
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Session, Sessions
 from swamp.serve.starting import start_run

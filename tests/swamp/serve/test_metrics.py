@@ -24,7 +24,8 @@ from swamp.serve.api import Api
 from swamp.serve.metrics import Metrics
 from swamp.serve.metrics_export import Times, as_otel
 from swamp.serve.metrics_text import as_text
-from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.orchestrator import Orchestrator
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run

@@ -27,8 +27,9 @@ from swamp.serve import no_room
 from swamp.serve.api import Api
 from swamp.serve.listening import application, bound_to_port, on_socket
 from swamp.serve.no_room import OpeningOnceThereIsRoom
-from swamp.serve.orchestrator import Orchestrator, ServeOptions
+from swamp.serve.orchestrator import Orchestrator
 from swamp.serve.reception import Door
+from swamp.serve.serve_options import ServeOptions
 from swamp.serve.served import Served
 from swamp.serve.sessions import Sessions
 from swamp.serve.starting import start_run
