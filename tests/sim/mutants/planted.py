@@ -199,7 +199,9 @@ PLANTED = {
         leave_the_end_of_a_run_untold, "never told|last event", rare=True
     ),
     "run what waited in the socket": Planted(
-        run_what_waited_in_the_socket, "starts (after|while)|runners of", rare=True
+        run_what_waited_in_the_socket,
+        "starts (after|while)|runners of|after its machine woke",
+        rare=True,
     ),
     "believe in a socket after a standstill": Planted(
         believe_in_a_socket_after_a_standstill,
