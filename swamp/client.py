@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
 from datastore.regular_file import read_bytes
-from swamp.dialling import fits_header, is_host
+from swamp.dialling import DEGRADED_HEADER, fits_header, is_host
 from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ SLOW_S = 3.0
 SOCKET_WAIT_S, START_WAIT_S = 2.0, 60.0
 _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
-DEGRADED_HEADER = "Swamp-Degraded"
 _TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
 
 

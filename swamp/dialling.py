@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+DEGRADED_HEADER = "Swamp-Degraded"
+"""Of an answer: why the server's disk refuses."""
+
 _PART_MAX = 63
 
 

@@ -30,7 +30,7 @@ from datastore.sqlite_file import to_json
 from datastore.store import Store
 from datastore.trouble import shown
 from swamp import __version__
-from swamp.client import DEGRADED_HEADER
+from swamp.dialling import DEGRADED_HEADER
 from swamp.protocol import PROTOCOL_VERSION
 
 log = logging.getLogger(__name__)

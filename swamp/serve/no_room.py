@@ -21,7 +21,7 @@ from controllers.retention import Keep
 from datastore.errors import DiskFull
 from datastore.room import NO_ROOM, has_room
 from datastore.trouble import Trouble
-from swamp.client import DEGRADED_HEADER
+from swamp.dialling import DEGRADED_HEADER
 from swamp.serve import peers_fault
 from swamp.serve.answers import health, with_expectations
 from swamp.serve.listening import CLOSE_WITHIN_S, IDLE_S

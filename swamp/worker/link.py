@@ -18,7 +18,7 @@ from http import HTTPStatus
 import aiohttp
 
 from datastore.errors import SwampError
-from swamp.client import DEGRADED_HEADER
+from swamp.dialling import DEGRADED_HEADER
 from swamp.protocol import (
     FRAME_MAX_BYTES,
     TOGETHER_BYTES,

@@ -49,7 +49,7 @@ from datastore.repository_init import initialize
 from datastore.sqlite_file import to_json
 from datastore.store import Store
 from swamp import run_views, views
-from swamp.client import DEGRADED_HEADER
+from swamp.dialling import DEGRADED_HEADER
 from swamp.serve import aside
 from swamp.serve.answers import errors_as_json
 from swamp.serve.api import Api
