@@ -110,10 +110,12 @@ class Processes:
 
     logs: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _starting: bool = False
+    _interrupted: bool = False
 
     def start(self, name: str, *arguments: str, **environment: str) -> None:
         """Run `swamp` with these arguments, in a session of its own: Ctrl-C is ours alone."""
-        with self.log(name).open("wb") as log:
+        with self.log(name).open("wb") as log, self._uninterrupted():
             self.running[name] = subprocess.Popen(
                 [sys.executable, "-m", "swamp", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -122,6 +124,22 @@ class Processes:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
+
+    def interrupt(self, number: int, frame: object) -> None:
+        """A handler of signals. A process that is just being created must first be known here."""
+        self._interrupted = True
+        if not self._starting:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        self._starting = True
+        try:
+            yield
+        finally:
+            self._starting = False
+        if self._interrupted:
+            raise KeyboardInterrupt
 
     def log(self, name: str) -> Path:
         """Where a process writes its lines."""
@@ -194,12 +212,9 @@ def _processes(scratch: Path) -> Iterator[Processes]:
     logs.mkdir()
     processes = Processes(logs)
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, *hang_up_signals())
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    numbers = (signal.SIGINT, signal.SIGTERM, *hang_up_signals())
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, processes.interrupt) for number in heard}
     try:
         yield processes
     finally:

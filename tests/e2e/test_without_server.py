@@ -39,7 +39,7 @@ def states(repo: Repo, kind: str) -> list[str]:
 
 def is_free(repo: Repo) -> bool:
     private = repo.path / ".swamp"
-    return (private / "lock").read_text() == "" and not (private / "serve.sock").exists()
+    return not (private / "lock").read_text().strip() and not (private / "serve.sock").exists()
 
 
 def test_a_run_goes_to_its_end_and_leaves_the_same_as_a_server(repo: Repo) -> None:
