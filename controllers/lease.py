@@ -142,14 +142,12 @@ class LeaseController:
         left_s = self._grace_s - (now_s - since)
         if left_s <= 0 and lease.spec.cancel:
             self._end_cancelled(lease)
-            return None
-        if left_s <= 0:
+        elif left_s <= 0:
             why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
             self._lose(lease, f"{WORKER_LOST}: {why}")
-            return None
-        if lease.status.state != "recovering":
+        elif lease.status.state != "recovering":
             self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
-        return Wait(left_s)
+        return Wait(left_s) if left_s > 0 else None
 
     def _lose(self, lease: Lease, reason: str) -> None:
         """The attempt is over without a result. What it wrote decides what that means."""

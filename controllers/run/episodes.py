@@ -27,17 +27,20 @@ class Episodes:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._latest: dict[str, int] = {}
-        self._leaseless: dict[str, list[str]] = {}
+        self._leaseless: dict[str, set[str]] = {}
         """Dispatches of an earlier process that no lease followed, by step."""
 
     async def learn(self, run: str) -> None:
-        """Go through what an earlier process left of the run; there may be gaps in it."""
+        """Go through what an earlier process left of the run; there may be gaps in it.
+
+        Once more where that did not come to its end, as an output could not be read, say.
+        """
         for number, name in enumerate(self._store.names_by(PENDING, "run", run), 1):
             step, _, episode = name.rpartition(".")
             if episode.isdecimal():
                 self._latest[step] = max(int(episode), self._latest.get(step, 0))
                 if not self._store.has(LEASES, name):
-                    self._leaseless.setdefault(step, []).append(name)
+                    self._leaseless.setdefault(step, set()).add(name)
             if number % LEARNED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
@@ -66,8 +69,8 @@ class Episodes:
         """What needs no record any more once that dispatch, the latest, is known as orphaned."""
         if orphan.state != "orphaned":
             return []
-        before = self._leaseless.pop(step_of(orphan.name), [])
-        found = [self._store.find(PENDING, name) for name in before if name != orphan.name]
+        before = self._leaseless.pop(step_of(orphan.name), set()) - {orphan.name}
+        found = [self._store.find(PENDING, name) for name in sorted(before)]
         return [one.name for one in found if one is not None and one.state == "orphaned"]
 
     def forget(self, step: str) -> None:

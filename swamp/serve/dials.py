@@ -45,7 +45,7 @@ class Dials:
         if newest.instance == frame.instance or self._is_open(worker):
             raise EnrollmentRefused(
                 "replaced",
-                f"worker '{worker}' has enrolled on a newer socket meanwhile",
+                f"worker '{worker}' has enrolled on a newer socket of its machine meanwhile",
                 permanent=False,
                 retry_after_ms=_AGAIN_MS,
             )

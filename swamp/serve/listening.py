@@ -97,6 +97,11 @@ def application(
     app = web.Application(middlewares=middlewares, client_max_size=BODY_MAX_BYTES)
     app[ADMIN] = admin
     app.add_routes(with_expectations([web.get("/", root), *api.routes()]))
+    return runner_of(app)
+
+
+def runner_of(app: web.Application) -> web.AppRunner:
+    """What runs an application here: quiet, patient with nobody, and deaf to signals."""
     return web.AppRunner(
         app,
         access_log=None,

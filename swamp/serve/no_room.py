@@ -22,9 +22,8 @@ from datastore.errors import DiskFull
 from datastore.room import NO_ROOM, has_room
 from datastore.trouble import Trouble
 from swamp.dialling import DEGRADED_HEADER
-from swamp.serve import peers_fault
 from swamp.serve.answers import health, with_expectations
-from swamp.serve.listening import CLOSE_WITHIN_S, IDLE_S
+from swamp.serve.listening import runner_of
 from swamp.serve.reception import Door
 
 LOOK_EVERY_S = 1.0
@@ -102,14 +101,7 @@ class OpeningOnceThereIsRoom:
         """
         app = web.Application()
         app.add_routes(with_expectations([web.route("*", "/{path:.*}", self._answer)]))
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            logger=peers_fault.log,
-            handle_signals=False,
-            keepalive_timeout=IDLE_S,
-            shutdown_timeout=CLOSE_WITHIN_S,
-        )
+        runner = runner_of(app)
         await runner.setup()
         try:
             # The site closes its socket at the end; who comes then waits in the kernel.

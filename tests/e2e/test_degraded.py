@@ -13,10 +13,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
-from harness import Repo
+from harness import Proc, Repo
 
 SIZE_MB = 24
 STEPS = 30
@@ -96,6 +97,16 @@ def fan_out(repo: Repo, gate: Path, done: Path) -> None:
         for number in range(STEPS)
     }
     repo.shell_workflow("fan", steps)
+
+
+def with_all_slots_taken(repo: Repo, gate: Path, done: Path) -> tuple[Proc, Popen[str]]:
+    """A server, and a run of `fan_out` of which eight steps are under way."""
+    fan_out(repo, gate, done)
+    server = repo.serve()
+    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
+    run = repo.start("workflow", "run", "fan", "--json")
+    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+    return server, run
 
 
 def lines(path: Path) -> list[str]:
@@ -310,11 +321,7 @@ def test_a_server_that_starts_on_a_full_disk_waits_for_room(
 ) -> None:
     """Regression: exit code 1, and "the journal cannot be read: disk I/O error"."""
     repo, gate, done = small, small.base / "gate", small.base / "done"
-    fan_out(repo, gate, done)
-    server = repo.serve()
-    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
-    run = repo.start("workflow", "run", "fan", "--json")
-    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+    server, run = with_all_slots_taken(repo, gate, done)
     server.process.send_signal(number)
     server.wait()
     ballast = fill(repo)
@@ -351,11 +358,7 @@ def test_a_server_that_starts_on_a_full_disk_waits_for_room(
 def test_a_server_whose_disk_fills_up_and_that_is_killed_starts_degraded(small: Repo) -> None:
     """Regression: it ended for want of a folder for steps of its own, or never listened."""
     repo, gate, done = small, small.base / "gate", small.base / "done"
-    fan_out(repo, gate, done)
-    server = repo.serve()
-    repo.worker("w1", "--label", "pool=worker", "--concurrency", "8")
-    run = repo.start("workflow", "run", "fan", "--json")
-    repo.until(lambda: len(repo.json("worker", "list")["workers"][0]["activeDispatchIds"]) == 8)
+    server, run = with_all_slots_taken(repo, gate, done)
     ballast = fill(repo)
     server.process.kill()
     server.wait()
