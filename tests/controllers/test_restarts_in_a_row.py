@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -13,8 +11,6 @@ import pytest
 from run_rig import AT, TASK, Server
 
 from controllers.run import episodes
-from controllers.run.live import LiveRun
-from controllers.run.telling import RunTeller
 from datastore.clock import SystemClock, parse_stamp
 from datastore.journal import Put, Remove
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Counts, Outcome
@@ -67,24 +63,6 @@ async def test_the_orphans_that_an_older_version_kept_go() -> None:
     await server.look()
     assert dispatches(server) == {"a.4", "a.5"}
     assert server.store.get(PENDING, "r.j.a.5").spec.asked_at == first.created_at
-
-
-async def test_what_is_learnt_twice_goes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that could not be taken on at once, say for want of open files, is taken on anew."""
-    server = await waiting("a")
-    await restart(server)
-    jobs = RunTeller.first_jobs
-
-    async def refused(self: RunTeller, live: LiveRun) -> None:
-        monkeypatch.setattr(RunTeller, "first_jobs", jobs)
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    monkeypatch.setattr(RunTeller, "first_jobs", refused)
-    with pytest.raises(OSError, match="open files"):
-        await restart(server)
-    server.runs.queue.done("r")
-    await server.look()
-    assert dispatches(server) == {"a.2", "a.3"}
 
 
 async def test_what_had_a_lease_stays() -> None:
