@@ -39,6 +39,11 @@ class Wait:
     seconds: float
 
 
+def sooner(one: Wait | None, other: Wait | None) -> Wait | None:
+    """The shorter of two waits, of which there may be none."""
+    return min((wait for wait in (one, other) if wait), key=lambda wait: wait.seconds, default=None)
+
+
 class TerminalError(Exception):
     """Retrying cannot help; the key is looked at again when something changes."""
 

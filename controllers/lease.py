@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
 from controllers.workqueue import WorkQueue
-from datastore.clock import Clock, stamp
+from datastore.clock import Clock, parse_stamp, stamp
 from datastore.kinds import (
     LEASES,
     PENDING,
@@ -138,7 +138,9 @@ class LeaseController:
             self._end_cancelled(lease)
             return None
         now_s = asyncio.get_running_loop().time()
-        since = self._away_since.setdefault(lease.name, now_s)
+        if lease.name not in self._away_since:
+            self._away_since[lease.name] = now_s - self._away_before_s(lease)
+        since = self._away_since[lease.name]
         left_s = self._grace_s - (now_s - since)
         if left_s <= 0 and lease.spec.cancel:
             self._end_cancelled(lease)
@@ -148,6 +150,19 @@ class LeaseController:
         elif lease.status.state != "recovering":
             self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
         return Wait(left_s) if left_s > 0 else None
+
+    def _away_before_s(self, lease: Lease) -> float:
+        """How much of its window a given-up lease has had under an earlier process, seconds.
+
+        Nobody waits for its step, so it needs no time to come back after a restart: by the end of
+        its own window the worker has ended what it runs, whether or not there was a server.
+        """
+        assert lease.status is not None
+        since = lease.status.recovering_at
+        if not is_given_up(lease) or since is None or lease.name in self._cancelled:
+            return 0.0
+        passed_s = (self._clock.now() - parse_stamp(since)).total_seconds()
+        return min(max(0.0, passed_s), self._grace_s)
 
     def _lose(self, lease: Lease, reason: str) -> None:
         """The attempt is over without a result. What it wrote decides what that means."""
@@ -179,7 +194,9 @@ class LeaseController:
             elif lease.name in has or lease.name in has_result:
                 keep.append(lease.name)
                 assert lease.status is not None
-                if lease.status.state != "active" and not is_given_up(lease):
+                if is_given_up(lease):
+                    self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
+                elif lease.status.state != "active":
                     self._activate(lease)
             else:
                 self._lose(lease, f"{WORKER_LOST}: it came back without this runner")

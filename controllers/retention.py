@@ -3,9 +3,10 @@
 Makes true: at most `keep.runs` finished runs have records, none of them for longer than
 `keep.for_s` after its end; the story of each stays in `history/`. Reads runs and what belongs to
 them; removes only what is finished: first what belongs to a run, then its events, then the run, so
-that a crash in between leaves a run that is looked at again. A run's end and its story come before
-all of these in the journal. Woken by runs. What it does for one finished run does not depend on how
-many others there are.
+that a crash in between leaves a run that is looked at again. Of a run with a live lease nothing is
+removed: it was cancelled while that worker was away. A run's end and its story come before all of
+these in the journal. Woken by runs. What it does for one finished run does not depend on how many
+others there are.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from controllers.controller import Wait
 from controllers.ports import ForgetEvents
 from controllers.workqueue import WorkQueue
 from datastore.clock import Clock, parse_stamp, stamp
-from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Run
+from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Lease, Run
+from datastore.kinds.dispatch_name import run_of
 from datastore.record import Kind
 from datastore.store import Store
 
@@ -61,9 +63,18 @@ async def all_set(events: Iterable[asyncio.Event]) -> None:
         await event.wait()
 
 
-def due_of_records(runs: Iterable[Run], keep: Keep, clock: Clock) -> list[str]:
+class Due(NamedTuple):
+    """Finished runs that are not to be kept, the one that ended first first."""
+
+    going: list[str]
+    busy: list[str]
+    """Those that stay for now: a worker that is away may still run a step of theirs."""
+
+
+def due_of_records(runs: Iterable[Run], leases: Iterable[Lease], keep: Keep, clock: Clock) -> Due:
     """As `Retention.due`, of records that no store holds: for those who only look."""
-    return _due([_end_of(run) for run in runs if not run.live], keep, clock)
+    busy = {run_of(lease.name) for lease in leases if lease.live}
+    return _due([_end_of(run) for run in runs if not run.live], keep, clock, busy.__contains__)
 
 
 def _end_of(run: Run) -> tuple[str, str]:
@@ -72,11 +83,17 @@ def _end_of(run: Run) -> tuple[str, str]:
     return ended_at or run.created_at, run.name
 
 
-def _due(ended: Iterable[tuple[str, str]], keep: Keep, clock: Clock) -> list[str]:
+def _due(
+    ended: Iterable[tuple[str, str]], keep: Keep, clock: Clock, is_busy: Callable[[str], bool]
+) -> Due:
     in_order = sorted(ended)
     too_many = 0 if keep.runs is None else max(0, len(in_order) - keep.runs)
     oldest = _oldest_kept(keep, clock)
-    return [run for number, (at, run) in enumerate(in_order) if number < too_many or at <= oldest]
+    due = Due([], [])
+    for number, (at, run) in enumerate(in_order):
+        if number < too_many or at <= oldest:
+            (due.busy if is_busy(run) else due.going).append(run)
+    return due
 
 
 def _oldest_kept(keep: Keep, clock: Clock) -> str:
@@ -151,10 +168,10 @@ class Retention:
 
     # -- asked for -------------------------------------------------------------------------------
 
-    async def due(self, keep: Keep) -> list[str]:
-        """The finished runs that `keep` would not keep, the one that ended first first."""
+    async def due(self, keep: Keep) -> Due:
+        """The finished runs that `keep` would not keep."""
         await self._read_all()
-        return _due(self._ended, keep, self._clock)
+        return _due((*self._ended, *self._held), keep, self._clock, self._is_busy)
 
     async def remove(self, runs: Sequence[str]) -> None:
         """Remove those finished runs now; returns when their records have gone from memory."""
@@ -166,6 +183,7 @@ class Retention:
         wanted = set(runs)
         self._ended = [entry for entry in self._ended if entry[1] not in wanted]
         heapq.heapify(self._ended)
+        self._held = [entry for entry in self._held if entry[1] not in wanted]
         for run in runs:
             gone = asyncio.Event()
             if await self._remove(run, gone.set):
@@ -181,6 +199,9 @@ class Retention:
 
         False if something of it still lives: nothing of that is touched.
         """
+        if self._is_busy(run):
+            return False
+        await self._let_others(1)
         while belongings := self._belongings(run):
             self._store.commit(removals=belongings)
             await self._let_others(len(belongings))
@@ -208,6 +229,14 @@ class Retention:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await taken.wait()
+
+    def _is_busy(self, run: str) -> bool:
+        """Whether it has a live lease."""
+        live, of_run = self._store.live_count(LEASES), self._store.count_by(LEASES, "run", run)
+        if live < of_run:
+            return any(run_of(lease.name) == run for lease in self._store.live(LEASES))
+        names = self._store.names_by(LEASES, "run", run)
+        return not all(self._store.is_finished(LEASES, name) for name in names)
 
     def _belongings(self, run: str) -> list[tuple[Kind[Any, Any], str]]:
         found: list[tuple[Kind[Any, Any], str]] = []

@@ -110,10 +110,13 @@ class OutputFiles:
         lock may call this.
         """
         shutil.rmtree(self._incoming, ignore_errors=True)
-        latest = {}
-        for model in _folders(self._layout.data):
-            for name in _folders(Path(model.path)):
-                latest[Path(name.path)] = max(_numbers(Path(name.path)), default=0)
+        latest = dict[Path, int]()
+        for model in self._folders(self._layout.data):
+            # What cannot be read is told to whoever asks for it.
+            with suppress(InvalidOutput):
+                for name in self._folders(Path(model.path)):
+                    folder = Path(name.path)
+                    latest[folder] = max(self._numbers(folder), default=0)
         self._latest = latest
 
     def begin(self) -> Upload:
@@ -164,7 +167,7 @@ class OutputFiles:
         """The latest version in an output's folder, 0 without any."""
         if self._latest is not None:
             return self._latest.get(folder, 0)
-        return max(_numbers(folder), default=0)
+        return max(self._numbers(folder), default=0)
 
     def remove(self, stored: StoredOutput) -> None:
         """Take back a version that nobody was told of."""
@@ -177,13 +180,13 @@ class OutputFiles:
         """The outputs that a model has, sorted."""
         return sorted(
             entry.name
-            for entry in _folders(self._model_folder(model))
-            if OUTPUT_NAME.match(entry.name) and any(_numbers(Path(entry.path)))
+            for entry in self._folders(self._model_folder(model))
+            if OUTPUT_NAME.match(entry.name) and any(self._numbers(Path(entry.path)))
         )
 
     def versions(self, model: str, name: str) -> list[int]:
         """The versions of an output, ascending; NotFound without any."""
-        found = sorted(_numbers(self._folder(model, name)))
+        found = sorted(self._numbers(self._folder(model, name)))
         if not found:
             raise self._none(model, name)
         return found
@@ -225,10 +228,26 @@ class OutputFiles:
         except FileNotFoundError:
             raise
         except OSError as error:
-            if error.errno in NO_FILE_MORE:
-                raise
-            why = f"{self._layout.shown(path)} cannot be read: {error.strerror}"
-            raise InvalidOutput(why) from None
+            raise self._unreadable(path, error) from None
+
+    def _numbers(self, folder: Path) -> Iterator[int]:
+        """The versions in an output's folder."""
+        return (int(one.name) for one in self._folders(folder) if one.name.isdecimal())
+
+    def _folders(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The folders in one, none where that is not there; errors as `_bytes`."""
+        try:
+            with os.scandir(folder) as entries:
+                return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._unreadable(folder, error) from None
+
+    def _unreadable(self, path: Path, error: OSError) -> Exception:
+        if error.errno in NO_FILE_MORE:
+            return error
+        return InvalidOutput(f"{self._layout.shown(path)} cannot be read: {error.strerror}")
 
     def raw(self, stored: StoredOutput) -> Path:
         """The file with the bytes of a version."""
@@ -279,7 +298,7 @@ class OutputFiles:
 
     def _of_model(self, model: str) -> Iterator[StoredOutput]:
         for name in self.names(model):
-            for number in sorted(_numbers(self._folder(model, name))):
+            for number in sorted(self._numbers(self._folder(model, name))):
                 with suppress(InvalidOutput, NotFound):
                     yield self._read(model, name, number)
 
@@ -296,17 +315,6 @@ class OutputFiles:
                 " '-', the first one a letter or digit"
             )
         return self._model_folder(model) / name
-
-
-def _numbers(folder: Path) -> Iterator[int]:
-    """The versions in an output's folder."""
-    return (int(entry.name) for entry in _folders(folder) if entry.name.isdecimal())
-
-
-def _folders(folder: Path) -> list[os.DirEntry[str]]:
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return []
 
 
 def _sync(folder: Path) -> None:

@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import count, islice
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
-from controllers.controller import Wait
+from controllers.controller import Wait, sooner
 from controllers.model_locks import ModelLocks
 from controllers.run.context import RunContext
 from controllers.run.edits import run_as_asked
-from controllers.run.graph import StepKey, Unit
 from controllers.run.line import ModelLine
 from controllers.run.live import LiveRun, ended_run, live_run
-from controllers.run.planner import Planner, kept_name
+from controllers.run.planner import Planner
+from controllers.run.starter import Starter
 from controllers.run.steps import StepKeeper
 from controllers.run.telling import RunTeller
 from controllers.workqueue import WorkQueue
@@ -46,9 +46,6 @@ from datastore.store import Store
 
 log = logging.getLogger(__name__)
 
-STARTS_AT_ONCE = 10
-"""How many steps one look at a run starts before others get their turn."""
-
 LOOKS_AT_ONCE, LOOKS_FOR_S = 200, 0.003
 """How many changed steps one look at a run takes on, and for how long, before others get a turn:
 to cancel a step that waits takes ten times as long as to tell that it waits."""
@@ -72,6 +69,7 @@ class RunController:
         self._keeper = StepKeeper(
             store, context.clock, context.events, context.executor, context.new_uid, context.data
         )
+        self._starter = Starter(store, self.planner, self._keeper, self._teller, self._line)
         store.watch(RUNS, self.queue.add)
         store.watch(STEPS, self._step_changed)
         store.watch(PENDING, self._dispatch_changed)
@@ -178,8 +176,8 @@ class RunController:
             live.graph.stop()
             live.dirty.update(dict.fromkeys(live.key_of))
         self._look_at_dirty(live)
-        self._look_at_line(live)
-        more = await self._start_ready(live)
+        self._starter.look_at_line(live)
+        more = await self._starter.start_ready(live)
         self._teller.jobs(live)
         if live.graph.done and not live.dirty:
             await self._finish(live)
@@ -187,7 +185,7 @@ class RunController:
         if more or live.dirty:
             self.queue.add(name)
             return None
-        return self._write_counts(live)
+        return sooner(self._write_counts(live), self._starter.again_in(live))
 
     async def _adopt(self, run: Run) -> LiveRun | None:
         try:
@@ -199,12 +197,12 @@ class RunController:
         self._teller.run_started(live)
         live.cancelled = run.spec.cancel
         try:
-            await self._catch_up(live, lambda key: self._keeper.known(live, key))
+            await self._starter.catch_up(live, lambda key: self._keeper.known(live, key))
         except BaseException:
-            # An output cannot be read just now, say: all is taken on anew.
+            # What had started cannot all be found just now: it is taken on anew.
             del self._live[run.name]
             raise
-        self._tell_skips(live)
+        self._starter.tell_skips(live)
         if live.cancelled:
             live.graph.stop()
         live.taken_on = True
@@ -213,48 +211,6 @@ class RunController:
     def _live_run(self, run: Run, workflow: Workflow) -> LiveRun:
         return live_run(run, workflow, self._context.env, self._context.data.read)
 
-    async def _catch_up(self, live: LiveRun, known: Callable[[StepKey], bool]) -> None:
-        """Take on what an earlier process started, before anything is started or given up.
-
-        A cancel must reach those steps, and they count against the limits.
-        """
-        later: list[Unit] = []
-        any_started = self._keeper.knows_any(live)
-        await self._keeper.episodes.learn(live.run)
-        await self._teller.first_jobs(live)
-        for number in count(1):
-            if number % STARTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            unit = live.graph.take_opening()
-            if unit is not None and self.planner.is_to_wait(live, unit):
-                later.append(unit)
-                continue
-            if unit is None and later and any_started:
-                unit = self.planner.take_opened(live, later)
-            if unit is None:
-                break
-            await self._open(live, unit)
-            if any_started:
-                await self._take_on(live, unit, known)
-            self._teller.jobs(live)
-        live.graph.put_back(*later)
-
-    async def _take_on(self, live: LiveRun, unit: Unit, known: Callable[[StepKey], bool]) -> None:
-        """Look at every copy of a unit once, a slice at a time."""
-        job, started = unit.job.name, list[str]()
-        for number, name in enumerate(tuple(unit.ready), 1):
-            if known((job, name)):
-                started.append(name)
-            if number % LOOKS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        live.graph.take_on(unit, started)
-        for number, name in enumerate(started, 1):
-            key = (job, name)
-            live.key_of[live.step_name(key)] = key
-            self._keeper.look(live, key)
-            if number % STARTS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-
     async def _tell_again(self, run: Run) -> None:
         """Complete the log of a finished run. Its workflow may be unreadable: then just the end."""
         self._untold.discard(run.name)
@@ -262,10 +218,10 @@ class RunController:
             live = self._live_run(run, workflow_from_source(run.spec.definition))
             live.cancelled = run.spec.cancel
             self._teller.run_started(live)
-            await self._catch_up(
+            await self._starter.catch_up(
                 live, lambda key: self._store.is_finished(STEPS, live.step_name(key))
             )
-            self._tell_skips(live)
+            self._starter.tell_skips(live)
             self._teller.jobs(live)
         self._teller.run_ended(run)
 
@@ -279,76 +235,6 @@ class RunController:
             key = live.key_of.get(name)
             if key is not None:
                 self._keeper.look(live, key)
-
-    async def _start_ready(self, live: LiveRun) -> bool:
-        """Start what may start, a slice at a time; True if there is more."""
-        self._teller.jobs(live)
-        for _ in range(STARTS_AT_ONCE):
-            if (unit := live.graph.take_opening()) is not None:
-                await self._open(live, unit)
-                continue
-            if (key := live.graph.take_ready()) is None:
-                break
-            await self._start(live, key)
-        self._tell_skips(live)
-        return live.graph.has_ready
-
-    def _look_at_line(self, live: LiveRun) -> None:
-        """Start the steps whose model is free by now, or give them up."""
-        if live.cancelled:
-            for key in self._line.leave(live.run):
-                self._keeper.cancel_unstarted(live, key)
-        while (first := self._line.take(live.run)) is not None:
-            self._keeper.start(live, *first)
-
-    def _tell_skips(self, live: LiveRun) -> None:
-        while (skip := live.graph.take_skip()) is not None:
-            self._keeper.skip(live, skip.key, skip.reason)
-
-    async def _open(self, live: LiveRun, unit: Unit) -> None:
-        try:
-            kept = await self.planner.open(live, unit)
-        except BaseException:
-            live.graph.put_back(unit)
-            raise
-        run = self._store.get(RUNS, live.run)
-        if kept is not None and run.live and run.status is not None:
-            for_each = {**(run.status.for_each or {}), kept_name(unit): kept}
-            status = run.status.model_copy(update={"for_each": for_each})
-            self._store.commit([run.with_status(status)])
-
-    async def _start(self, live: LiveRun, key: StepKey) -> None:
-        live.key_of[live.step_name(key)] = key
-        if self._keeper.known(live, key):
-            self._keeper.look(live, key)
-            return
-        if (early := live.failed_early.pop(key, None)) is not None:
-            self._fail_early(live, key, early)
-            return
-        try:
-            plan = await self.planner.plan(live, key)
-        except SwampError as error:
-            self._fail_early(live, key, str(error))
-            return
-        except BaseException:
-            del live.key_of[live.step_name(key)]
-            live.graph.take_back(key)
-            raise
-        if live.cancelled or self._store.get(RUNS, live.run).spec.cancel:
-            self._keeper.cancel_unstarted(live, key)
-            return
-        if plan.placement is None and (reason := self._line.held(plan)) is not None:
-            self._keeper.is_ready(live, key, plan)
-            self._keeper.tell.held(live, key, reason)
-            self._line.join(live.run, key, plan)
-            return
-        self._keeper.start(live, key, plan)
-
-    def _fail_early(self, live: LiveRun, key: StepKey, error: str) -> None:
-        task = live.written(key)[1].task
-        model = task.model_id_or_name or task.model_name or ""
-        self._keeper.tell.started(live, key, model, task.method_name)
-        self._keeper.fail(live, key, error)
 
     def _write_counts(self, live: LiveRun) -> Wait | None:
         """Bring the counts in the run's record up to date, at most once a second."""

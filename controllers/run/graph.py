@@ -86,6 +86,8 @@ class RunGraph:
         self._job_users: dict[str, list[_JobState]] = {}
         self._opening: deque[Unit] = deque()
         self._with_ready: list[Unit] = []
+        self._aside_units: list[Unit] = []
+        self._aside: list[StepKey] = []
         self._skips: deque[Skip] = deque()
         self._changes: deque[JobChange] = deque()
         self._stopped = False
@@ -128,13 +130,24 @@ class RunGraph:
                 return self._hand_out(unit)
         return None
 
-    def take_back(self, key: StepKey) -> None:
-        """Have a copy started later that `take_ready` handed out; the next one it is."""
-        unit = self._unit_of[key]
-        if not unit.ready:
-            insort(self._with_ready, unit, key=_weight)
-        unit.ready.appendleft(key[1])
-        self._count_active(unit, -1)
+    def set_aside(self, handed: Unit | StepKey) -> None:
+        """What was handed out cannot be opened or started just now: `try_again` hands it out."""
+        if isinstance(handed, Unit):
+            self._aside_units.append(handed)
+            return
+        self._count_active(self._unit_of[handed], -1)
+        self._aside.append(handed)
+
+    def try_again(self) -> None:
+        """Hand out what was set aside, before its like."""
+        self._opening.extendleft(reversed(self._aside_units))
+        for key in reversed(self._aside):
+            unit = self._unit_of[key]
+            if not unit.ready:
+                insort(self._with_ready, unit, key=_weight)
+            unit.ready.appendleft(key[1])
+        self._aside_units.clear()
+        self._aside.clear()
 
     def take_on(self, unit: Unit, started: Collection[str]) -> None:
         """Copies that an earlier process started: limits bind what starts, not what has started."""
@@ -210,6 +223,7 @@ class RunGraph:
         """Start nothing more: the run was cancelled. Steps that never started count as such."""
         self._stopped = True
         self._opening.clear()
+        self._aside_units.clear()
 
     # -- consequences ----------------------------------------------------------------------------
 
@@ -293,13 +307,14 @@ class RunGraph:
         if self._stopped:
             return []
         ready = [(unit, len(unit.ready)) for unit in self._with_ready]
+        ready += [(self._unit_of[key], 1) for key in self._aside]
         closed = [u for u in self._units.values() if u.state in ("blocked", "opening")]
         return ready + [(unit, 1) for unit in closed]
 
     @property
     def never_started(self) -> int:
         """Copies that are ready or blocked; a unit that was not opened counts as one."""
-        ready = sum(len(unit.ready) for unit in self._with_ready)
+        ready = sum(len(unit.ready) for unit in self._with_ready) + len(self._aside)
         return ready + sum(unit.state in ("blocked", "opening") for unit in self._units.values())
 
     @property

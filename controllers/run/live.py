@@ -54,6 +54,10 @@ class LiveRun:
     """By unit: whether planning its copies may take long and has to leave the loop."""
     failed_early: dict[StepKey, str] = field(default_factory=dict)
     """Units whose copies could not even be named, and why."""
+    try_again_at_s: float | None = None
+    """When to try again what could not be opened or planned, by the loop's clock."""
+    refused: str | None = None
+    """Why something was last, as it was told."""
 
     def step_name(self, key: StepKey) -> str:
         """The name of the step's record."""

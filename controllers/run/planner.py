@@ -79,6 +79,10 @@ class Planner:
         later[:] = [one for one in later if one is not found]
         return found
 
+    def was_opened(self, live: LiveRun, unit: Unit) -> bool:
+        """Whether there are records of copies of it, although none has been named yet."""
+        return any(made_from == unit.key for made_from in self._unclaimed(live))
+
     def _unclaimed(self, live: LiveRun) -> Iterator[tuple[str, str | None]]:
         """Of each record of the run that no opened unit has: its job, and what it was made from."""
         jobs = {file_name(job.name): job.name for job in live.workflow.jobs}

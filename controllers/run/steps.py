@@ -130,14 +130,14 @@ class StepKeeper:
             if live.cancelled and not lease.spec.cancel:
                 self._store.commit([lease.with_spec(cancel=True)])
                 lease = self._store.get(LEASES, lease.name)
+            if not is_given_up(lease):
+                self._mark_running(live, key, pending, lease)
+            if status.active_at is not None:
+                self.tell.dispatched(live, key, lease, self._lost_before(pending))
             if is_given_up(lease):
                 by = "cancelled" if live.cancelled else _cancelled_by(lease)
                 error = f"{by} while worker '{lease.spec.worker}' was away"
                 self._end(live, key, "cancelled", error=error, lease=lease)
-                return
-            self._mark_running(live, key, pending, lease)
-            if status.active_at is not None:
-                self.tell.dispatched(live, key, lease, self._lost_before(pending))
             return
         live.running.discard(live.step_name(key))
         if status.active_at is not None:

@@ -117,6 +117,10 @@ class StepTeller:
         """The orchestrator cannot run the step itself yet: its model is held."""
         self._emit(live, f"held/{key[0]}/{key[1]}", "step_waiting", key, reason=reason)
 
+    def refused(self, live: LiveRun, key: StepKey, reason: str) -> None:
+        """The step cannot be opened or planned just now; once per step."""
+        self._emit(live, f"refused/{key[0]}/{key[1]}", "step_waiting", key, reason=reason)
+
     def queued(self, live: LiveRun, key: StepKey, pending: Pending, lost: str | None) -> None:
         """Nobody could take the step; once per episode, then whenever the reason has changed.
 

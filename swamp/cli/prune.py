@@ -11,7 +11,7 @@ from swamp.cli.console import Console
 from swamp.cli.options import AT_MOST, number, optional_seconds
 
 if TYPE_CHECKING:
-    from controllers.retention import Keep
+    from controllers.retention import Due, Keep
     from datastore.layout import Layout
     from datastore.store import Store
 
@@ -52,7 +52,7 @@ def prune(
     wanted = kept(layout) if keep is None and for_s is None else Keep(keep, for_s)
     client = console.local_server(layout)
     if client is None and dry_run:
-        document = {"pruned": _due(layout, wanted), "dryRun": True}
+        document = _document(_due(layout, wanted), dry_run=True)
     elif client is None:
         document = _prune_here(layout, wanted)
     else:
@@ -66,14 +66,15 @@ def declare(parent: typer.Typer) -> None:
     command(parent, "prune", _HELP)(prune)
 
 
-def _due(layout: Layout, keep: Keep) -> list[str]:
+def _due(layout: Layout, keep: Keep) -> Due:
     """What would go, read only: the repository may be one that cannot be written."""
     from controllers.retention import due_of_records
     from datastore.clock import SystemClock
-    from datastore.kinds import RUNS
-    from datastore.reader import read_records
+    from datastore.kinds import LEASES, RUNS
+    from datastore.reader import read_live, read_records
 
-    return due_of_records(read_records(layout, RUNS), keep, SystemClock())
+    leases, _ = read_live(layout, LEASES)
+    return due_of_records(read_records(layout, RUNS), leases, keep, SystemClock())
 
 
 def _prune_here(layout: Layout, keep: Keep) -> dict[str, Any]:
@@ -91,19 +92,28 @@ def _prune_here(layout: Layout, keep: Keep) -> dict[str, Any]:
         try:
             retention = Retention(store, clock, keep, events.forget)
             due = await retention.due(keep)
-            await retention.remove(due)
+            await retention.remove(due.going)
             await store.barrier()
         finally:
             await asyncio.to_thread(events.close)
-        return {"pruned": due, "dryRun": False}
+        return _document(due, dry_run=False)
 
     return asyncio.run(with_store(layout, act))
 
 
+def _document(due: Due, *, dry_run: bool) -> dict[str, Any]:
+    return {"pruned": due.going, "busy": due.busy, "dryRun": dry_run}
+
+
 def _lines(document: dict[str, Any]) -> list[str]:
     runs = document["pruned"]
+    kept = [
+        f"Run {run} is due, and stays for now: it was cancelled while a worker was away that may"
+        " still run a step of it (`swamp worker list`)"
+        for run in document.get("busy", [])
+    ]
     if not runs:
-        return ["No run is due."]
+        return kept or ["No run is due."]
     verb = "Would remove" if document["dryRun"] else "Removed"
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-    return [*runs, f"{verb} the records of {count}; the stories stay in datastore/history/"]
+    return [*runs, f"{verb} the records of {count}; the stories stay in datastore/history/", *kept]

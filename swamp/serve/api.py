@@ -229,12 +229,12 @@ class Api:
             raise ApiError(400, "bad_request", "say keepRuns, keepForS or both")
         retention = self._served.manager.retention
         due = await retention.due(Keep(runs, for_s))
-        answer = {"pruned": due, "dryRun": bool(dry)}
-        if dry or not due:
+        answer = {"pruned": due.going, "busy": due.busy, "dryRun": bool(dry)}
+        if dry or not due.going:
             return await told(self._store, answer)
         refuse_if_degraded(self._store)
         # What the disk does not take yet goes on by itself, though nobody waits for that.
-        gone = await retention.begin_to_remove(due)
+        gone = await retention.begin_to_remove(due.going)
         await unless_degraded(self._store, all_set(gone))
         return await done(self._store, answer)
 

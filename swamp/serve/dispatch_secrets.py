@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from controllers.expression_references import SecretRef, secrets_in
 from datastore.errors import NotFound, SwampError
 from datastore.kinds import Call, Pending
+from datastore.regular_file import NO_FILE_MORE
 from swamp.execute.redaction import Redactor, SecretScan
 from swamp.execute.secret_arguments import filled
 from swamp.protocol import Dispatch
@@ -22,6 +25,9 @@ from swamp.serve.credentials import Credentials
 from swamp.traces import EXECUTION, trace_environment
 
 log = logging.getLogger(__name__)
+
+_TRIES_S = (0.1, 0.3, 1.0)
+"""How long to wait before secrets are read again, when no file more may be open."""
 
 ReadSecret = Callable[[str, str], str]
 """The value of a key of a vault; SwampError without it. Blocks."""
@@ -74,7 +80,7 @@ class DispatchSecrets:
     def open(self, dispatch: str, call: Call) -> Opened:
         """The call with its secrets; SwampError without one of them. Blocks if it asks for any."""
         asked = secrets_in(call.arguments)
-        values = {ref: self._value(ref) for ref in asked}
+        values = {ref: self._patiently(ref) for ref in asked}
         credential = self._credentials.of(dispatch) if self._credentials is not None else ""
         secrets = tuple(values.values())
         if secrets:
@@ -102,7 +108,10 @@ class DispatchSecrets:
                 )
 
     def check(self, call: Call) -> None:
-        """SwampError when the call asks for what is not there. Blocks if it asks for any."""
+        """SwampError when the call asks for what is not there. Blocks if it asks for any.
+
+        OSError where it may be had a moment later.
+        """
         asked = secrets_in(call.arguments)
         if asked:
             filled(call, {ref: self._value(ref) for ref in asked})
@@ -136,9 +145,26 @@ class DispatchSecrets:
         except SwampError as error:
             return error
 
+    def _patiently(self, ref: SecretRef) -> str:
+        """As `_value`, but what may be had a moment later is given that moment."""
+        for wait_s in _TRIES_S:
+            with suppress(OSError):
+                return self._value(ref)
+            time.sleep(wait_s)
+        try:
+            return self._value(ref)
+        except OSError as error:
+            raise _without(ref, error) from None
+
     def _value(self, ref: SecretRef) -> str:
         try:
             return self._read(ref.vault, ref.key)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise SwampError(f"secret '{ref.key}' of vault '{ref.vault}': {reason}") from None
+            if error.errno in NO_FILE_MORE:
+                raise
+            raise _without(ref, error) from None
+
+
+def _without(ref: SecretRef, error: OSError) -> SwampError:
+    reason = error.strerror or str(error)
+    return SwampError(f"secret '{ref.key}' of vault '{ref.vault}': {reason}")

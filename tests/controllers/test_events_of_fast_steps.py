@@ -36,3 +36,18 @@ async def test_a_step_whose_worker_went_before_it_accepted_is_not_told_as_dispat
     server.move("r.j.s.1", state="active", active_at=AT)
     await server.look()
     assert "dispatched/r.j.s.1" in server.said.keys
+
+
+async def test_a_step_that_is_given_up_is_told_as_dispatched_first() -> None:
+    """Regression: where a crash had taken that event, its step ended where it had never begun."""
+    server = Server()
+    server.start(jobs=[{"name": "j", "steps": [STEP]}])
+    await server.look()
+    server.lease("r.j.s.1")
+    await server.look()
+    server.runs.cancel("r", None)
+    server.move("r.j.s.1", state="recovering", recovering_at=AT)
+    server.restart()
+    await server.look()
+    told = [key for key in server.said.keys if key.startswith(("dispatched/", "ended/"))]
+    assert told == ["dispatched/r.j.s.1", "ended/j/s"]

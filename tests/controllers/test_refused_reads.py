@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 from run_rig import TASK, Outputs, Server
 
 from controllers.expression_references import DataRef
+from controllers.run import starter
 from datastore.kinds import LEASES, PENDING, RUNS, Outcome
 
+FOR_EVER = 1_000_000
 GOOD = Outcome(ok=True, reason="completed")
 LATEST = "${{ data.latest('m', 'l') }}"
 
@@ -38,9 +42,9 @@ def server() -> Server:
     return server
 
 
-def refuse(server: Server) -> None:
+def refuse(server: Server, times: int = 2) -> None:
     assert isinstance(server.outputs, Refused)
-    server.outputs.refused = 1
+    server.outputs.refused = times
 
 
 def each() -> dict[str, Any]:
@@ -53,13 +57,28 @@ def one(name: str) -> dict[str, Any]:
     return {"name": name, "task": task, "labels": {"pool": "a"}}
 
 
-async def refused_look(server: Server) -> None:
-    """One look that fails; the next one comes with the key's back-off."""
+async def until(server: Server, holds: Callable[[], bool]) -> None:
+    """Reconcile the run, as often as it asks for it, until something holds."""
     server.runs.queue.add("r")
-    key = await server.runs.queue.get()
-    with pytest.raises(OSError, match="open files"):
-        await server.runs.reconcile(key)
-    server.runs.queue.done(key)
+    while not holds():
+        key = await server.runs.queue.get()
+        wait = await server.runs.reconcile(key)
+        server.runs.queue.done(key)
+        if wait is not None:
+            server.runs.queue.add_after(key, wait.seconds)
+
+
+def is_over(server: Server) -> bool:
+    """Whether the run has ended; what waits gets a worker, and ends well."""
+    for pending in server.store.live(PENDING):
+        server.lease(pending.name)
+        server.end(pending.name, GOOD)
+    return not server.store.get(RUNS, "r").live
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "TRY_AGAIN_S", 0.01)
 
 
 @pytest.mark.parametrize("concurrency", [None, 1])
@@ -71,19 +90,56 @@ async def test_a_step_whose_outputs_were_refused_starts_later(
     limit = {} if concurrency is None else {"concurrency": concurrency}
     server.start(jobs=[{"name": "j", "steps": steps, **limit}])
     refuse(server)
-    await refused_look(server)
-    for _ in range(2):
-        await server.look()
-        for pending in server.store.live(PENDING):
-            server.lease(pending.name)
-            server.end(pending.name, GOOD)
-        assert len(server.store.names(PENDING)) >= 1
-    await server.look()
+    async with asyncio.timeout(20):
+        await until(server, lambda: is_over(server))
     run = server.store.get(RUNS, "r")
     assert (run.state, run.status and run.status.counts.succeeded) == ("succeeded", 2)
+    [told] = [key for key in server.said.keys if key.startswith("refused/")]
+    assert "open files" in server.said.fields[told]["reason"]
 
 
-async def test_what_a_restart_was_refused_is_taken_on_later(server: Server) -> None:
+@pytest.mark.parametrize("first", [each(), one("a")])
+async def test_a_step_whose_outputs_are_refused_holds_nobody_up(
+    server: Server, first: dict[str, Any]
+) -> None:
+    """Regression: it was tried before all others, again and again, and no cancel ended the run."""
+    others = [{"name": name, "task": TASK, "labels": {"pool": "a"}} for name in ("b", "c")]
+    server.start(jobs=[{"name": "j", "steps": [first, *others]}])
+    refuse(server, FOR_EVER)
+    async with asyncio.timeout(20):
+        await until(server, lambda: len(server.store.names(PENDING)) == 2)
+        assert set(server.store.names(PENDING)) == {"r.j.b.1", "r.j.c.1"}
+        totals = server.runs.totals("r")
+        assert totals is not None
+        assert (totals["total"], totals["waiting"]) == (3, 2)
+        server.restart()
+        await server.look()
+        server.runs.cancel("r", None)
+        await server.look()
+        for pending in server.store.live(PENDING):
+            server.end_wait(pending.name, "cancelled")
+        await until(server, lambda: not server.store.get(RUNS, "r").live)
+    run = server.store.get(RUNS, "r")
+    assert (run.state, run.status and run.status.counts.cancelled) == ("cancelled", 3)
+
+
+async def test_an_unforeseen_fault_of_one_step_holds_nobody_up(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(ref: DataRef) -> Any:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(server.outputs, "read", broken)
+    server.restart()
+    b = {"name": "b", "task": TASK, "labels": {"pool": "a"}}
+    server.start(jobs=[{"name": "j", "steps": [one("a"), b]}])
+    await server.look()
+    await server.look()
+    assert server.store.names(PENDING) == ("r.j.b.1",)
+    assert caplog.text.count("Traceback") == 1
+
+
+async def test_a_restart_takes_on_what_had_started_beside_what_is_refused(server: Server) -> None:
     """Regression: what an earlier process had started was nobody's: a cancel did not reach it."""
     plain: dict[str, Any] = {"task": TASK, "labels": {"pool": "a"}}
     after_x, after_y = ({"dependsOn": [{"step": name}]} for name in ("x", "y"))
@@ -99,11 +155,33 @@ async def test_what_a_restart_was_refused_is_taken_on_later(server: Server) -> N
     server.lease("r.j.x.1")
     server.end("r.j.x.1", GOOD)
     server.restart()
-    refuse(server)
-    await refused_look(server)
+    refuse(server, FOR_EVER)
+    await server.look()
     server.runs.cancel("r", None)
     await server.look()
     assert server.store.get(LEASES, "r.j.z.1").spec.cancel
+    assert server.store.get(RUNS, "r").live
+
+
+async def test_what_an_older_version_had_started_of_a_refused_step_is_cancelled(
+    server: Server,
+) -> None:
+    """It kept no names of copies: which there are is known once the output can be read again."""
+    server.start(jobs=[{"name": "j", "steps": [each()]}])
+    await server.look()
+    server.lease("r.j.s-a.1")
+    await server.look()
+    run = server.store.get(RUNS, "r")
+    assert run.status is not None
+    server.store.load(replace(run, status=run.status.model_copy(update={"for_each": None})))
+    server.restart()
+    refuse(server, 1)
+    server.runs.cancel("r", None)
+    with pytest.raises(OSError, match="open files"):
+        await server.runs.reconcile(await server.runs.queue.get())
+    server.runs.queue.done("r")
+    await server.look()
+    assert server.store.get(LEASES, "r.j.s-a.1").spec.cancel
     assert server.store.get(RUNS, "r").live
 
 

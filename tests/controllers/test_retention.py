@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controllers.controller import Wait
-from controllers.retention import KEY, REMOVED_AT_ONCE, Keep, Retention
+from controllers.retention import KEY, REMOVED_AT_ONCE, Due, Keep, Retention, due_of_records
 from datastore.clock import stamp
 from datastore.journal import Op, Put, Remove
 from datastore.kinds import (
@@ -215,37 +215,72 @@ def test_pruning_names_what_is_due_and_removes_only_what_it_is_given() -> None:
     retention = world.retention(Keep())
 
     async def prune() -> None:
-        assert await retention.due(Keep(runs=1)) == ["r1", "r2"]
-        assert await retention.due(Keep(runs=None, for_s=2.5)) == ["r1"]
-        assert await retention.due(Keep(runs=3, for_s=1000.0)) == []
+        assert (await retention.due(Keep(runs=1))).going == ["r1", "r2"]
+        assert (await retention.due(Keep(runs=None, for_s=2.5))).going == ["r1"]
+        assert await retention.due(Keep(runs=3, for_s=1000.0)) == Due([], [])
         assert world.names() == {"r1", "r2", "r3"}
         await retention.remove(["r2"])
-        assert await retention.due(Keep(runs=0)) == ["r1", "r3"]
+        assert (await retention.due(Keep(runs=0))).going == ["r1", "r3"]
 
     asyncio.run(prune())
     assert world.names() == world.belongings() == {"r1", "r3"}
 
 
-def crowd(journal: Waiting, keep: Keep) -> tuple[World, Retention]:
-    """40 finished runs of 100 steps each."""
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_run_that_a_worker_may_still_run_is_not_pruned(steps: int) -> None:
+    """Regression: of a run that was cancelled while its worker was away, all but the run went."""
+    world = World()
+    world.start("r1", steps)
+    world.lease("r1")
+    world.end("r1")
+    world.ended("r2")
+    before = world.belongings()
+    retention = world.retention(Keep())
+
+    async def prune() -> None:
+        due = await retention.due(Keep(runs=0))
+        assert due == Due(going=["r2"], busy=["r1"])
+        runs = [world.store.get(RUNS, name) for name in world.names()]
+        leases = world.store.live(LEASES)
+        assert due_of_records(runs, leases, Keep(runs=0), world.clock) == due
+        await retention.remove([*due.going, *due.busy])
+        assert world.names() == {"r1"}
+        assert len(world.store.names_by(STEPS, "run", "r1")) == steps
+        lease = world.store.live(LEASES)[0]
+        assert lease.status is not None
+        ended = lease.status.model_copy(update={"state": "expired"})
+        world.store.commit([lease.with_status(ended)])
+        assert await retention.due(Keep(runs=0)) == Due(going=["r1"], busy=[])
+        await retention.remove(["r1"])
+
+    asyncio.run(prune())
+    assert before
+    assert world.names() == world.belongings() == set()
+
+
+def crowd(journal: Waiting, keep: Keep, steps: int = 100) -> tuple[World, Retention]:
+    """Finished runs of so many steps each, 4,000 steps or 1,000 runs."""
     world = World(journal)
-    for number in range(40):
-        world.start(f"r{number}", steps=100)
+    for number in range(4000 // steps if steps else 1000):
+        world.start(f"r{number}", steps)
         world.end(f"r{number}")
     journal.sync()
     journal.most = 0
     return world, world.retention(keep)
 
 
+@pytest.mark.parametrize("steps", [0, 100])
 @pytest.mark.parametrize("is_asked_for", [False, True])
-def test_what_others_commit_waits_for_no_crowd_of_removals(*, is_asked_for: bool) -> None:
+def test_what_others_commit_waits_for_no_crowd_of_removals(
+    *, is_asked_for: bool, steps: int
+) -> None:
     """Regression: who settled while 1,500 runs were pruned waited for 15 s."""
     journal = Waiting()
-    world, retention = crowd(journal, Keep(runs=None if is_asked_for else 0))
+    world, retention = crowd(journal, Keep(runs=None if is_asked_for else 0), steps)
 
     async def prune() -> None:
         due = await retention.due(Keep(runs=0))
-        work = retention.remove(due) if is_asked_for else retention.reconcile(KEY)
+        work = retention.remove(due.going) if is_asked_for else retention.reconcile(KEY)
         removing = asyncio.ensure_future(work)
         while not removing.done():
             # A disk is slower than whatever needs nothing but turns.

@@ -14,9 +14,9 @@ import run_rig
 from run_rig import TASK, Server
 
 from controllers.run import telling
-from controllers.run.controller import STARTS_AT_ONCE
 from controllers.run.graph import StepKey
 from controllers.run.live import LiveRun
+from controllers.run.starter import STARTS_AT_ONCE
 from controllers.run.steps import StepKeeper
 from datastore.clock import SystemClock, parse_stamp
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Outcome

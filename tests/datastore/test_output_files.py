@@ -163,6 +163,31 @@ def test_what_cannot_be_read_just_now_is_not_damaged(
         files.content("probe", "x")
 
 
+def test_a_folder_that_cannot_be_read_fails_who_asks_for_it(
+    files: OutputFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the error was taken for one that passes, and its run never ended."""
+    keep(files, b"1", of=origin("else"))
+    folder = tmp_path / ".swamp/data/probe"
+    folder.symlink_to(folder)
+    with pytest.raises(InvalidOutput, match="data/probe cannot be read: Too many levels"):
+        files.content("probe", "x")
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if isinstance(path, Path) and path.name == "else":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        files.load()
+        with pytest.raises(InvalidOutput, match="data/else cannot be read: Permission denied"):
+            files.names("else")
+    files.load()
+    assert files.content("else", "x") == 1
+
+
 @pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "x" * 65, "a b", "x\n"])
 def test_names_that_lead_elsewhere_are_refused(files: OutputFiles, name: str) -> None:
     with pytest.raises(InvalidOutput, match="cannot name an output"):

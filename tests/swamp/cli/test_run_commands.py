@@ -302,6 +302,17 @@ STORY = (
 GONE = {"error": "no run 'old'; see `swamp run list`", "code": "run_not_found"}
 
 
+def test_prune_names_the_runs_that_have_to_stay(scripted: Any, swamp: Any) -> None:
+    document = {"pruned": ["r1"], "busy": ["r2"], "dryRun": False}
+    scripted.answers["POST", "/api/v1/runs/prune"] = (200, document)
+    told = swamp("run", "prune", "--keep", "0")
+    assert "Removed the records of 1 run;" in told.out
+    assert "Run r2 is due, and stays for now: it was cancelled while a worker was away" in told.out
+    assert swamp("run", "prune", "--keep", "0", "--json").json == document
+    scripted.answers["POST", "/api/v1/runs/prune"] = (200, {**document, "pruned": []})
+    assert swamp("run", "prune", "--keep", "0").out.startswith("Run r2 is due, and stays")
+
+
 def pruned(repo: Layout, state: str, more: str = "") -> str:
     """How a run ended of which only the story is left."""
     story: Path = repo.story_file("w", "old")

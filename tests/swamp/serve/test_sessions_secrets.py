@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 
+import pytest
 from test_sessions_result import AT, DISPATCH, Connected, Wire
 
-from datastore.errors import NotFound
+from datastore.errors import NotFound, SwampError
 from datastore.kinds import LEASES, PENDING, Call, PendingSpec, PendingStatus, Placement
 from datastore.record import Record
 from swamp.protocol import Dispatch
+from swamp.serve import dispatch_secrets
 from swamp.serve.credentials import Credentials
 from swamp.serve.dispatch_secrets import DispatchSecrets
 
@@ -24,6 +28,7 @@ class Asking(Connected):
         super().__init__()
         self.may_read = threading.Event()
         self.reads: list[str] = []
+        self.refusals: list[OSError] = []
         self.known = known
         self.sessions._secrets = DispatchSecrets(Credentials(b"k" * 32), self._read)
         call = Call(
@@ -38,6 +43,8 @@ class Asking(Connected):
 
     def _read(self, vault: str, key: str) -> str:
         self.may_read.wait(5)
+        if self.refusals:
+            raise self.refusals.pop()
         self.reads.append(key)
         if not self.known:
             raise NotFound("vault 'main' has no secret 'KEY'")
@@ -113,6 +120,45 @@ async def test_a_secret_that_is_not_there_fails_the_dispatch() -> None:
     status = world.store.get(LEASES, DISPATCH).status
     assert status is not None and status.outcome is not None
     assert status.outcome.error == "vault 'main' has no secret 'KEY'"
+
+
+NO_FILE_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch_secrets, "_TRIES_S", (0.001, 0.001))
+
+
+async def test_a_secret_that_cannot_be_read_just_now_is_read_a_moment_later() -> None:
+    world = Asking()
+    await world.enroll(world.wire)
+    world.refusals = [NO_FILE_MORE] * 2
+    world.offer()
+    await world.read()
+    assert len(world.dispatches()) == 1
+
+
+def test_before_a_step_has_started_it_waits_for_such_a_secret() -> None:
+    """Regression: it failed for good, where one that reads an output waits."""
+    refusals: list[OSError] = [NO_FILE_MORE]
+
+    def read(vault: str, key: str) -> str:
+        if refusals:
+            raise refusals[-1]
+        return "the value"
+
+    secrets = DispatchSecrets(None, read)
+    call = Call(model_type="command/shell", model="m", method="execute", arguments={"run": ASK})
+    with pytest.raises(OSError, match="open files"):
+        secrets.check(call)
+    with pytest.raises(SwampError, match="secret 'KEY' of vault 'main': Too many open files"):
+        secrets.open(DISPATCH, call)
+    refusals[:] = [PermissionError(errno.EACCES, os.strerror(errno.EACCES))]
+    with pytest.raises(SwampError, match="secret 'KEY' of vault 'main': Permission denied"):
+        secrets.check(call)
+    refusals.clear()
+    assert secrets.open(DISPATCH, call).secrets == ("the value",)
 
 
 async def test_a_call_that_cannot_be_sent_fails_the_dispatch() -> None:
