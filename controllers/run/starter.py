@@ -77,7 +77,7 @@ class Starter:
     async def _opened(self, live: LiveRun, unit: Unit, *, was_opened: bool) -> bool:
         try:
             await self._open(live, unit)
-        except Exception:
+        except OSError:
             if was_opened or self._planner.was_opened(live, unit):
                 raise
             live.graph.set_aside(unit)
@@ -111,8 +111,11 @@ class Starter:
             if (unit := live.graph.take_opening()) is not None:
                 try:
                     await self._open(live, unit)
-                except Exception as error:
-                    self._set_aside(live, unit, error)
+                except OSError as error:
+                    self._refused(live, unit, error)
+                except BaseException:
+                    _set_aside(live, unit)
+                    raise
                 continue
             if (key := live.graph.take_ready()) is None:
                 break
@@ -154,10 +157,14 @@ class Starter:
         except SwampError as error:
             self._fail_early(live, key, str(error))
             return
-        except Exception as error:
+        except OSError as error:
             del live.key_of[live.step_name(key)]
-            self._set_aside(live, key, error)
+            self._refused(live, key, error)
             return
+        except BaseException:
+            del live.key_of[live.step_name(key)]
+            _set_aside(live, key)
+            raise
         if live.cancelled or self._store.get(RUNS, live.run).spec.cancel:
             self._keeper.cancel_unstarted(live, key)
             return
@@ -176,26 +183,30 @@ class Starter:
 
     # -- what is refused -------------------------------------------------------------------------
 
-    def _set_aside(self, live: LiveRun, handed: Unit | StepKey, error: Exception) -> None:
-        """Have it come again in a while. Why is told of one of many, and again when it changes."""
-        live.graph.set_aside(handed)
-        if live.try_again_at_s is None:
-            live.try_again_at_s = _now_s() + TRY_AGAIN_S
-        why = str(error) if isinstance(error, OSError) else repr(error)
+    def _refused(self, live: LiveRun, handed: Unit | StepKey, error: OSError) -> None:
+        """Set it aside. Why is told of one of many, and again when it changes."""
+        _set_aside(live, handed)
+        why = str(error)
         if why == live.refused:
             return
         live.refused = why
         key = handed.key if isinstance(handed, Unit) else handed
         reason = f"cannot be prepared just now: {why}; it is tried again"
         self._keeper.tell.refused(live, key, reason)
-        trace = None if isinstance(error, OSError) else error
-        log.warning("run %s: step %s/%s: %s", live.run, *key, reason, exc_info=trace)
+        log.warning("run %s: step %s/%s: %s", live.run, *key, reason)
 
     def again_in(self, live: LiveRun) -> Wait | None:
         """When to look at the run for what was refused."""
         if live.try_again_at_s is None:
             return None
         return Wait(max(0.0, live.try_again_at_s - _now_s()))
+
+
+def _set_aside(live: LiveRun, handed: Unit | StepKey) -> None:
+    """Have it come again in a while."""
+    live.graph.set_aside(handed)
+    if live.try_again_at_s is None:
+        live.try_again_at_s = _now_s() + TRY_AGAIN_S
 
 
 def _now_s() -> float:
