@@ -17,6 +17,7 @@ from controllers.placement import takes_probes
 from controllers.pool import WorkerPool
 from controllers.run.controller import RunController
 from controllers.run.live import LiveRun
+from controllers.run.starter import Starter
 from controllers.scheduler import Scheduler
 from datastore.kinds import LEASES, Lease
 from swamp.protocol import Ack, ResultFrame, ToWorker, encode
@@ -106,10 +107,10 @@ def keep_a_lease_that_the_worker_lacks() -> Iterator[None]:
 def forget_what_an_earlier_process_started() -> Iterator[None]:
     """A run that was cancelled before a restart ends over the heads of its steps."""
 
-    async def catch_up(self: RunController, live: LiveRun, known: Any) -> None:
+    async def catch_up(self: Starter, live: LiveRun, known: Any) -> None:
         return None
 
-    with patch.object(RunController, "_catch_up", catch_up):
+    with patch.object(Starter, "catch_up", catch_up):
         yield
 
 
