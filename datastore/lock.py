@@ -21,6 +21,9 @@ from datastore.layout import Layout
 from datastore.regular_file import open_handle, read_bytes
 from datastore.sqlite_file import inode_of
 
+_TOLD_MOST = 1_000
+"""Characters; the signature stays in the block that the file has, on a full disk as well."""
+
 
 class RepositoryLock:
     """The right to write a repository's records, held from `acquire` to `release`."""
@@ -32,6 +35,7 @@ class RepositoryLock:
         self.layout = layout
         self._clock = clock or SystemClock()
         self._held_for = held_for
+        self._waits_for: str | None = None
         self._descriptor: int | None = None
         self._since: datetime | None = None
         self.last_held: datetime | None = None
@@ -58,6 +62,12 @@ class RepositoryLock:
         if self._descriptor is not None:
             with suppress(OSError):
                 os.utime(self._descriptor)
+
+    def waits_for(self, what: str | None) -> None:
+        """Say why the holder answers nobody yet, until None is said. Blocking."""
+        self._waits_for = what
+        if self._descriptor is not None:
+            self._sign(self._descriptor, self._since or self._clock.now())
 
     def _open(self) -> int:
         lock = self.layout.lock
@@ -102,6 +112,8 @@ class RepositoryLock:
         holder = {"pid": os.getpid(), "since": stamp(since), "command": sys.argv}
         if self._held_for is not None:
             holder["heldFor"] = self._held_for
+        if self._waits_for is not None:
+            holder["waitsFor"] = self._waits_for[:_TOLD_MOST]
         # Who holds it is a courtesy: a full disk must not keep the lock from being held.
         with suppress(OSError):
             signature = json.dumps(holder).encode() + b"\n"
@@ -153,16 +165,18 @@ def _is_alive(pid: int) -> bool:
 
 
 def _refusal(holder: bytes) -> str:
-    held_for = None
+    held_for = waits_for = None
     try:
         found = json.loads(holder)
         since = parse_stamp(found["since"]).astimezone()
         who = f"pid {int(found['pid'])} (since {_since(since)})"
-        held_for = found.get("heldFor")
+        held_for, waits_for = found.get("heldFor"), found.get("waitsFor")
     except (ValueError, KeyError, TypeError):
         who = "another process"
     if isinstance(held_for, str):
         return f"this repository is held by {held_for}, {who}: wait for its end, or stop it first"
+    if isinstance(waits_for, str):
+        return f"this repository is held by a server that has not started yet, {who}: {waits_for}"
     return (
         f"this repository is served by {who}; stop it first, "
         "or talk to it with --server <its address>"

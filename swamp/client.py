@@ -306,20 +306,20 @@ def local_client(
 ) -> Client | None:
     """A client of the server that runs for this repository, None if none does.
 
-    A server that holds the lock but does not listen yet is given `wait_s`; `slow` is told of one
-    that takes its time.
+    A server that holds the lock but does not listen yet is given `wait_s`, unless it says itself
+    that it cannot start; `slow` is told of one that takes its time.
     """
     waited_s = 0.0
     while not _listens(layout.socket):
-        holder = _holder(layout.lock)
-        if waited_s >= wait_s or holder is None:
+        holder, cannot_start = _holder(layout.lock)
+        if waited_s >= wait_s or holder is None or cannot_start:
             return None
         if waited_s < SOCKET_WAIT_S <= waited_s + 0.1:
             slow(f"pid {holder} holds this repository and does not answer yet: waiting for it")
         sleep(0.1)
         waited_s += 0.1
     client = Client(layout.socket)
-    client.pid = _holder(layout.lock)
+    client.pid, _ = _holder(layout.lock)
     return client
 
 
@@ -333,18 +333,19 @@ def _listens(path: Path) -> bool:
         return True
 
 
-def _holder(lock: Path) -> int | None:
-    """The process that signed the lock; None if it is not there any more.
+def _holder(lock: Path) -> tuple[int | None, bool]:
+    """The process that signed the lock, and whether it waits; no process if it is gone.
 
     The lock itself is not tried: even for an instant that could refuse a server that is starting.
     """
     try:
-        holder = int(json.loads(read_bytes(lock))["pid"])
+        found = json.loads(read_bytes(lock))
+        holder = int(found["pid"])
         with suppress(PermissionError):  # It is there, and belongs to somebody else.
             os.kill(holder, 0)
     except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return holder
+        return None, False
+    return holder, "waitsFor" in found
 
 
 def _parse(url: str) -> _Address:

@@ -250,7 +250,8 @@ def _leaves(watch: Watch, interrupt: KeyboardInterrupt) -> typer.Exit:
 
 def _cancel(watch: Watch, by: str) -> None:
     watch.client.post(f"/api/v1/runs/{watch.run}/cancel", {"reason": f"interrupted by {by}"})
-    _say(f"Cancelling the run. {by} again leaves at once.")
+    again = "SIGTERM" if by == "SIGHUP" else f"{by} again"
+    _say(f"Cancelling the run. {again} leaves at once.")
 
 
 def _cancel_unseen(watch: Watch) -> None:

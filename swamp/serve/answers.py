@@ -102,8 +102,13 @@ async def told(store: Store, body: Any) -> web.Response:
 async def told_headers(store: Store) -> dict[str, str]:
     """The headers of an answer to a question, once they are known; its body must be made before."""
     trouble = await trouble_before_barrier(store)
-    marked = {} if trouble is None else {DEGRADED_HEADER: " ".join(trouble.split())}
+    marked = {} if trouble is None else {DEGRADED_HEADER: in_a_header(trouble)}
     return {"Content-Type": JSON_TYPE, **marked}
+
+
+def in_a_header(text: str) -> str:
+    """The text in one line, and nothing that no header may have: it can name a path."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))
 
 
 async def done(store: Store, body: Any, *, status: int = 200) -> web.Response:

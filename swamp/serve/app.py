@@ -102,7 +102,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         finally:
             await public.cleanup()
 
-    opening = OpeningOnceThereIsRoom(lock.layout.private, options.keep, door, stop)
+    opening = OpeningOnceThereIsRoom(lock, options.keep, door, stop)
     await Orchestrator(options, lock, report, front, opening).run()
 
 

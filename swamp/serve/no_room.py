@@ -19,10 +19,11 @@ from aiohttp import web
 
 from controllers.retention import Keep
 from datastore.errors import DiskFull
+from datastore.lock import RepositoryLock
 from datastore.room import NO_ROOM, has_room
 from datastore.trouble import Trouble
 from swamp.dialling import DEGRADED_HEADER
-from swamp.serve.answers import health, with_expectations
+from swamp.serve.answers import health, in_a_header, with_expectations
 from swamp.serve.listening import runner_of
 from swamp.serve.reception import Door
 
@@ -46,9 +47,10 @@ Opened = TypeVar("Opened")
 class OpeningOnceThereIsRoom:
     """Opens a repository, now or once its disk, that of `folder`, has room."""
 
-    def __init__(self, folder: Path, keep: Keep, door: Door, stop: asyncio.Event) -> None:
+    def __init__(self, lock: RepositoryLock, keep: Keep, door: Door, stop: asyncio.Event) -> None:
         """`door` is where health is answered meanwhile; with `stop` the waiting ends."""
-        self._folder, self._keep, self._door, self._stop = folder, keep, door, stop
+        self._folder, self._lock = lock.layout.private, lock
+        self._keep, self._door, self._stop = keep, door, stop
         self._reason = ""
         self._say_at_s = 0.0
 
@@ -57,8 +59,9 @@ class OpeningOnceThereIsRoom:
         try:
             return await asyncio.to_thread(open_)
         except DiskFull as error:
-            self._refused(error)
+            await self._refused(error)
         async with self._answering():
+            self._say()
             while not await self._stopped():
                 if not await asyncio.to_thread(has_room, self._folder):
                     self._say()
@@ -66,8 +69,10 @@ class OpeningOnceThereIsRoom:
                 try:
                     opened = await asyncio.to_thread(open_)
                 except DiskFull as error:
-                    self._refused(error)
+                    await self._refused(error)
+                    self._say()
                 else:
+                    await asyncio.to_thread(self._lock.waits_for, None)
                     log.warning("there is room on the disk: the server starts")
                     return opened
         return None
@@ -80,13 +85,14 @@ class OpeningOnceThereIsRoom:
             return False
         return True
 
-    def _refused(self, error: DiskFull) -> None:
+    async def _refused(self, error: DiskFull) -> None:
         self._reason = (
             "the disk is full, make room on it (`swamp run prune` needs some itself): the server"
             " waits for that and starts then. Nothing is damaged, and nothing is to be removed from"
             f" .swamp/: {error.refused}"
         )
-        self._say()
+        # For commands here, which find the server by its lock.
+        await asyncio.to_thread(self._lock.waits_for, self._reason)
 
     def _say(self) -> None:
         if time.monotonic() >= self._say_at_s:
@@ -116,8 +122,7 @@ class OpeningOnceThereIsRoom:
         if asks_health and "Upgrade" not in request.headers:
             return web.json_response(health(self._reason, False, 0, self._keep))
         refused: dict[str, Any] = {"error": self._reason, "code": "degraded"}
-        told = " ".join(self._reason.split())
-        headers = {"Retry-After": str(RETRY_AFTER_S), DEGRADED_HEADER: told}
+        headers = {"Retry-After": str(RETRY_AFTER_S), DEGRADED_HEADER: in_a_header(self._reason)}
         return web.json_response(refused, status=503, headers=headers)
 
 

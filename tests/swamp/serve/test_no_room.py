@@ -7,7 +7,7 @@ import errno
 import os
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import aiohttp
 import pytest
 
 from controllers.retention import Keep
-from datastore.errors import DatastoreError, DiskFull
+from datastore.errors import DatastoreError, DiskFull, RepositoryLocked
 from datastore.kinds import PENDING, RUNS, STEPS
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 from datastore.repository_init import initialize
+from swamp.client import local_client
+from swamp.dialling import DEGRADED_HEADER
 from swamp.execute.leftovers import Leftovers
 from swamp.execute.scratch import Scratch, take_scratch
 from swamp.serve import no_room
@@ -91,13 +93,26 @@ class Disk:
         return "opened"
 
 
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[RepositoryLock]:
+    with RepositoryLock(Layout(tmp_path)) as held:
+        yield held
+
+
+def what_others_hear(lock: RepositoryLock) -> str:
+    """What a command says that needs the repository for itself."""
+    with pytest.raises(RepositoryLocked) as refused:
+        RepositoryLock(lock.layout).acquire()
+    return str(refused.value)
+
+
 async def test_health_and_a_refusal_while_it_waits_and_then_it_opens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lock: RepositoryLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk, stop = Disk(monkeypatch), asyncio.Event()
     with bound_to_port("127.0.0.1", 0) as listener:
         door = Door(listener, None)
-        opening = OpeningOnceThereIsRoom(tmp_path, Keep(runs=7, for_s=None), door, stop)
+        opening = OpeningOnceThereIsRoom(lock, Keep(runs=7, for_s=None), door, stop)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession(url) as http, asyncio.timeout(20):
             opened = asyncio.create_task(opening(disk.open))
@@ -116,21 +131,51 @@ async def test_health_and_a_refusal_while_it_waits_and_then_it_opens(
                 await dial(http, f"{url}/", {})
             assert not refused.value.permanent
             assert "the disk is full" in str(refused.value)
+            heard = what_others_hear(lock)
+            assert f"by a server that has not started yet, pid {os.getpid()} (since " in heard
+            assert heard.endswith(told["degraded"])
+            # Regression: a command here waited a minute for it, and said that it serves.
+            assert local_client(lock.layout, sleep=pytest.fail) is None
             assert disk.tried == 1, "not before there is room"
             disk.full = False
             assert await opened == "opened"
+    assert "this repository is served by pid" in what_others_hear(lock)
     said = [record.message for record in caplog.records if record.name == no_room.__name__]
     assert said[1:] == ["there is room on the disk: the server starts"]
     assert "nothing is to be removed from .swamp/" in said[0]
 
 
+async def test_a_path_that_fits_no_header_keeps_no_caller_from_the_reason(
+    lock: RepositoryLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: the answer was refused by the web server, and its caller heard nothing."""
+    stop, trouble = asyncio.Event(), "é\x01\x1b[2J: full"
+    monkeypatch.setattr(no_room, "has_room", lambda folder: False)
+
+    def refuse() -> None:
+        raise DiskFull(trouble)
+
+    with bound_to_port("127.0.0.1", 0) as listener:
+        opening = OpeningOnceThereIsRoom(lock, Keep(), Door(listener, None), stop)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with aiohttp.ClientSession(url) as http, asyncio.timeout(20):
+            opened = asyncio.create_task(opening(refuse))
+            await until(lambda: bool(caplog.records), "that it waits")
+            caplog.clear()
+            async with http.get("/api/v1/runs") as answer:
+                assert answer.status == 503
+                assert answer.headers[DEGRADED_HEADER].endswith("é??[2J: full")
+            stop.set()
+            await opened
+
+
 async def test_it_says_again_what_it_waits_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lock: RepositoryLock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(no_room, "SAY_EVERY_S", 0.0)
     disk, stop = Disk(monkeypatch), asyncio.Event()
     with bound_to_port("127.0.0.1", 0) as listener:
-        opening = OpeningOnceThereIsRoom(tmp_path, Keep(), Door(listener, None), stop)
+        opening = OpeningOnceThereIsRoom(lock, Keep(), Door(listener, None), stop)
         async with asyncio.timeout(20):
             opened = asyncio.create_task(opening(disk.open))
             await until(lambda: len(caplog.records) > 2, "that it waits, again")
@@ -139,7 +184,7 @@ async def test_it_says_again_what_it_waits_for(
 
 
 async def test_what_is_not_for_want_of_room_ends_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lock: RepositoryLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
 
@@ -154,7 +199,7 @@ async def test_what_is_not_for_want_of_room_ends_the_server(
     monkeypatch.setattr(no_room, "has_room", room)
     with bound_to_port("127.0.0.1", 0) as listener:
         door = Door(listener, None)
-        opening = OpeningOnceThereIsRoom(tmp_path, Keep(), door, asyncio.Event())
+        opening = OpeningOnceThereIsRoom(lock, Keep(), door, asyncio.Event())
         with pytest.raises(DatastoreError, match="is broken"):
             await opening(broken)
 
