@@ -413,7 +413,8 @@ class _Failures(logging.Handler):
         self._fail = fail
 
     def emit(self, record: logging.LogRecord) -> None:
-        # A probe may come to nothing, and a step be given up: that is what people are warned of.
-        is_planned = "is given up: worker lost" in record.getMessage()
+        # A probe may come to nothing, a step be given up or wait: people are warned of that.
+        told = record.getMessage()
+        is_planned = "is given up: worker lost" in told or "cannot be prepared just now" in told
         if record.name != "controllers.probes" and not is_planned:
-            self._fail(record.getMessage())
+            self._fail(told)

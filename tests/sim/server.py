@@ -7,6 +7,8 @@ nothing of this life reaches the disk, a worker, a client or the event log.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -53,6 +55,10 @@ METHODS = {"execute": {"arguments": {"run": "x"}}}
 
 VERIFIES_EVERY = 5
 """In one of so many worlds workers get no steps before a probe of them has passed."""
+
+
+REFUSES_EVERY, REFUSED = 11, 0.4
+"""In one of so many worlds this share of the steps cannot be prepared when they are to start."""
 
 
 class SimProbes(ProbeOutput):
@@ -263,15 +269,17 @@ class SimServer:
             new_uid=self._new_uid,
             offload=self._offload,
             find_model=_find_model,
-            check_call=_accept_call,
+            check_call=self._check_call,
             defaults=Defaults(QUEUE_TIMEOUT_S, "serve"),
         )
+
+    def _check_call(self, call: Call) -> None:
+        """Every call can be executed, though it may be that no file more can be open just now."""
+        refuses = self.world.seed % REFUSES_EVERY == 6 and self.world.rates is self.world.drawn
+        if refuses and self.world.file_rng.random() < REFUSED:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def _find_model(name: str) -> ModelDefinition:
     source = {"name": name, "type": "command/shell", "concurrency": MODELS[name]}
     return model_from_source({**source, "methods": METHODS})
-
-
-def _accept_call(call: Call) -> None:
-    """Every call can be executed here."""

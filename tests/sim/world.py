@@ -90,6 +90,7 @@ class World:
         self.model_rng = random.Random(f"models {seed}")
         self.cancel_rng = random.Random(f"cancels {seed}")
         self.sleep_rng = random.Random(f"sleeps {seed}")
+        self.file_rng = random.Random(f"files {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self.clock = SimClock(self.loop)
