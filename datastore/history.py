@@ -132,4 +132,5 @@ def _order(step: Step) -> tuple[str, str]:
 def _between_ms(start: str | None, end: str | None) -> int | None:
     if start is None or end is None:
         return None
-    return round((parse_stamp(end) - parse_stamp(start)).total_seconds() * 1000)
+    # 0 where the clock was set back meanwhile.
+    return max(0, round((parse_stamp(end) - parse_stamp(start)).total_seconds() * 1000))

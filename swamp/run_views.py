@@ -165,6 +165,8 @@ def _step(name: str, facts: _Facts, template: str | None) -> View:
         view |= facts.pending
     if view["status"] in ("pending", "waiting") and facts.lease is not None:
         view |= facts.lease
+    elif view["status"] == "running" and facts.lease is not None:
+        view["reason"] = facts.lease["reason"]
     return known(view)
 
 
@@ -184,12 +186,21 @@ def _leased(lease: Lease) -> View:
     status = lease.status
     return {
         "status": "running",
-        "reason": None,
+        "reason": _delay(lease),
         "worker": lease.spec.worker,
         "startedAt": None if status is None else status.bound_at,
         "model": lease.spec.model,
         "methodName": lease.spec.method,
     }
+
+
+def _delay(lease: Lease) -> str | None:
+    """What keeps a step that runs from its end, as far as the server knows."""
+    if lease.spec.cancel:
+        return "to be cancelled: its worker has not ended it yet"
+    if lease.state != "recovering" or lease.status is None:
+        return None
+    return f"its worker is away since {lease.status.recovering_at}"
 
 
 def _step_record(step: Step) -> View:

@@ -257,5 +257,5 @@ def _binding(worker: Worker) -> View:
 
 
 def milliseconds(start: str, end: datetime) -> int:
-    """From a record's time to a moment, milliseconds."""
-    return round((end - parse_stamp(start)).total_seconds() * 1000)
+    """From a record's time to a moment, milliseconds; 0 where the clock was set back meanwhile."""
+    return max(0, round((end - parse_stamp(start)).total_seconds() * 1000))

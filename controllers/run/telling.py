@@ -83,7 +83,7 @@ class RunTeller:
             "job_completed",
             job=job,
             status=change.state,
-            durationMs=round(passed.total_seconds() * 1000),
+            durationMs=max(0, round(passed.total_seconds() * 1000)),
         )
 
     async def first_jobs(self, live: LiveRun) -> None:
@@ -177,12 +177,21 @@ class StepTeller:
             fields["error"] = status.error
         if status.state == "failed":
             fields["error"] = status.error
-            fields["reason"] = status.outcome.reason if status.outcome else "not_started"
+            fields["reason"] = _reason(status)
             fields["allowedFailure"] = status.allowed_failure
         self._emit(live, f"ended/{key[0]}/{key[1]}", kind, key, **fields)
 
     def _emit(self, live: LiveRun, event: str, kind: str, key: StepKey, **fields: Any) -> None:
         self._events.emit(live.run, event, kind, job=key[0], step=key[1], **fields)
+
+
+def _reason(status: StepStatus) -> str:
+    """Why a step has failed, in one word."""
+    if status.outcome is not None:
+        return status.outcome.reason
+    # Of an earlier episode it is where the last one came to nothing.
+    _, _, episode = (status.dispatch or "").rpartition(".")
+    return "worker_lost" if episode == str(status.episodes) else "not_started"
 
 
 def _why(lost: str | None) -> dict[str, str]:
