@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
 from pathlib import Path
@@ -39,6 +39,11 @@ _KINDS: dict[str, Kind] = {folder: kind for kind, folder in FOLDERS.items()}
 CHUNK = 50
 """Files looked at before what changed in them takes effect. Of so few, the change is one."""
 
+PARTS_MOST = 500
+"""Definitions and steps parsed since the last time that stay as they were parsed."""
+
+_OF_A_FILE, _OF_A_PART = 8, 40
+"""Objects that are made for a file, and for a definition or a step that has just been parsed."""
 
 _NONE = Edition(0, 0, 0)
 """Of no file: what the index has is of no use."""
@@ -62,6 +67,8 @@ class Catalog:
         self._kept: dict[str, Edition] = {}
         """By path what the index has."""
         self._folder_problems: dict[Kind, tuple[InvalidFile, ...]] = {}
+        self._parts = 0
+        """Definitions, and their steps, that were parsed since they were last kept."""
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -88,6 +95,12 @@ class Catalog:
         """
         found = self._views[kind].find(name_or_id)
         return None if found is None else self._views[kind].problem(found.path)
+
+    @property
+    def objects(self) -> int:
+        """Of about how many objects all of it is made, at most."""
+        files = sum(len(view.files) for view in self._views.values())
+        return _OF_A_FILE * files + _OF_A_PART * self._parts
 
     def problems(self) -> list[InvalidFile]:
         """Every file that is not in force as it stands, by path."""
@@ -124,11 +137,17 @@ class Catalog:
                     files[path] = file
             self._folder_problems[kind] = tuple(problems)
             self._views[kind].begin(files)
+            self._parts += sum(file.claim.parts for file in files.values() if file.claim)
 
     def keep(self, pause: Pause = no_pause) -> None:
-        """Have the index know what was parsed since. For a thread, one at a time."""
+        """Have the index know what was parsed since. For a thread, one at a time.
+
+        Where that is much, it is parsed once more when somebody asks for it: what a crowd of files
+        says would take ten times the memory, and a collection of garbage would go through it.
+        """
         if self._index is None:
             return
+        parsed = self._parts
         files: dict[str, DefinitionFile] = {}
         for view in self._views.values():
             files |= view.files
@@ -139,17 +158,29 @@ class Catalog:
             if self._kept.get(path) != file.stat and (row := file.to_keep(path)) is not None:
                 puts.append(row)
             if len(puts) == ROWS_MOST:
-                self._note(puts, removals)
+                self._note(puts, removals, files if parsed > PARTS_MOST else {})
                 puts, removals = [], []
         if puts or removals:
-            self._note(puts, removals)
+            self._note(puts, removals, files if parsed > PARTS_MOST else {})
+        with self._lock:
+            self._parts -= parsed
 
-    def _note(self, puts: list[DefinitionRow], removals: list[str]) -> None:
+    def _note(
+        self,
+        puts: list[DefinitionRow],
+        removals: list[str],
+        to_put_away: Mapping[str, DefinitionFile],
+    ) -> None:
         assert self._index is not None
-        if self._index.update(puts, removals):
-            self._kept.update((row.path, row.stat) for row in puts)
-            for path in removals:
-                del self._kept[path]
+        if not self._index.update(puts, removals):
+            return
+        self._kept.update((row.path, row.stat) for row in puts)
+        for path in removals:
+            del self._kept[path]
+        for row in puts:
+            file = to_put_away.get(row.path)
+            if file is not None and file.claim is not None:
+                file.claim.put_away(row)
 
     def refresh(self, paths: Iterable[Path], pause: Pause = no_pause) -> None:
         """Bring memory up to date with some files, say those that file events named."""
@@ -293,6 +324,7 @@ class Catalog:
                     view.files[path] = now
                 else:
                     changes[path] = now
+                    self._parts += now.claim.parts if now is not None and now.claim else 0
             if changes:
                 view.update(changes)
 

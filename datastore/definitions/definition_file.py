@@ -49,7 +49,7 @@ MEANING = _meaning()
 class Claim:
     """What a file defines, and the name and the id under which it wants to be found.
 
-    One that the index had is not looked into before somebody asks for it.
+    One that the index has is not looked into before somebody asks for it.
     """
 
     __slots__ = ("_kept", "_made", "id", "name")
@@ -71,6 +71,19 @@ class Claim:
             assert self._kept is not None
             made = self._made = _remade(self._kept)
         return made
+
+    @property
+    def parts(self) -> int:
+        """About how much there is of it in memory: itself, and its steps. 0 if it is put away."""
+        made = self._made
+        if isinstance(made, Workflow):
+            return 1 + sum(len(job.steps) for job in made.jobs)
+        return 0 if made is None else 1
+
+    def put_away(self, row: DefinitionRow) -> None:
+        """Keep what the index has of it instead, a tenth of it, until somebody asks for it."""
+        self._kept = row
+        self._made = None
 
 
 def _remade(row: DefinitionRow) -> Definition:

@@ -53,11 +53,15 @@ that wait are 460,000 of them, and to look at all of these once more takes half 
 class Housekeeping:
     """Watches runs end. `stored` reads documents from the index, in a thread."""
 
-    def __init__(self, store: Store, stored: Stored) -> None:
+    def __init__(
+        self, store: Store, stored: Stored, defined: Callable[[], int] = lambda: 0
+    ) -> None:
+        """`defined`: of about how many objects the definitions are made."""
         self._store = store
         self._stored = stored
+        self._defined = defined
         self._ended: dict[str, None] = {}
-        self._kept = self._kept_records = self._grown = self._before = 0
+        self._kept = self._kept_records = self._kept_defined = self._grown = self._before = 0
         self._refused = Trouble("finished records stay in memory for now", log)
         self._began_s = 0.0
         self.pauses = Histogram(
@@ -124,6 +128,7 @@ class Housekeeping:
         self._before = new
         most = max(self._kept, GROWN_MOST if busy else 1)
         most += OF_A_RECORD * max(0, self._store.unpacked_count - self._kept_records)
+        most += max(0, self._defined() - self._kept_defined)
         if self._grown < most:
             return
         # Most have gone again. To count those that have not is to go to each of them.
@@ -137,7 +142,7 @@ class Housekeeping:
         gc.collect()
         gc.freeze()
         self._kept, self._grown = gc.get_freeze_count(), 0
-        self._kept_records = self._store.unpacked_count
+        self._kept_records, self._kept_defined = self._store.unpacked_count, self._defined()
 
 
 def _new_objects() -> int:

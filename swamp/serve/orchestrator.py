@@ -165,7 +165,7 @@ class Orchestrator:
         async def look_at_desired(kind: Kind[Any, Any], name: str) -> None:
             watch.apply(await asyncio.to_thread(desired.refresh_record, kind, name))
 
-        housekeeping = Housekeeping(store, engine.stored)
+        housekeeping = Housekeeping(store, engine.stored, lambda: catalog.objects)
         observer = Observer(store, engine.journal.measures, self._traces)
 
         async def look_at_token(name: str) -> int:

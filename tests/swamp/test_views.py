@@ -378,3 +378,28 @@ def test_a_desired_file_that_is_gone_shows_in_every_view() -> None:
     assert token_list([one], [], NOW)[0]["desiredFile"] == "missing"
     assert run_view(run(desired=gone), [], [], [])["desiredFile"] == "missing"
     assert "desiredFile" not in run_view(run(desired="00112233aabbccdd"), [], [], [])
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.parametrize(
+    ("state", "cancel", "reason"),
+    [
+        ("active", False, None),
+        ("active", True, "to be cancelled: its worker has not ended it yet"),
+        ("recovering", False, f"its worker is away since {AT}"),
+    ],
+)
+def test_a_running_step_says_what_keeps_it_from_its_end(
+    state: str, cancel: bool, reason: str | None, is_recorded: bool
+) -> None:
+    """Regression: of a run that was cancelled it was not to be seen that anybody had asked."""
+    found = lease("c", state=state).with_spec(cancel=cancel)
+    assert found.status is not None
+    found = found.with_status(found.status.model_copy(update={"recovering_at": AT}))
+    records = [step("c", "running", started_at=AT)] if is_recorded else []
+    [seen] = [
+        one
+        for one in run_view(run(), records, [], [found])["jobs"][0]["steps"]
+        if one["name"] == "c"
+    ]
+    assert (seen["status"], seen.get("reason")) == ("running", reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -206,3 +207,31 @@ def test_nothing_is_written_while_nothing_changes(repo: Repository) -> None:
     found.scan()
     found.keep()
     assert repo.real._db.total_changes == before
+
+
+def test_many_definitions_are_put_away_once_the_index_has_them(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: 20,000 files took 170 MB for as long as the server lived."""
+    found = repo.start()
+    few = found.objects
+    assert found.workflow("w") is found.workflow("w"), "so few stay as they were parsed"
+    monkeypatch.setattr(catalog, "PARTS_MOST", 20)
+    for number in range(30):
+        repo.write(f"workflows/more/{number}.yaml", WORKFLOW.format(name=f"w{number}"))
+    with repo.clock.settled(repo.root):
+        found.scan()
+    before = {name: found.workflow(name) for name in ("w", "w7")}
+    source = before["w7"].source
+    seen, refs = found.objects, {name: weakref.ref(one) for name, one in before.items()}
+    before.clear()
+    found.keep()
+    assert refs["w7"]() is None
+    assert refs["w"]() is not None
+    assert few < found.objects < seen
+    assert found.workflow("w7").source == source
+    assert repo.parsed[-1] == "workflows/more/9.yaml", "not read anew"
+    repo.write("workflows/more/7.yaml", WORKFLOW.format(name="w7") + "# changed\n")
+    with repo.clock.settled(repo.root):
+        found.scan()
+    assert found.workflow("w7").source == source

@@ -198,6 +198,26 @@ async def test_what_records_are_made_of_is_not_taken_for_garbage(
         task.cancel()
 
 
+@pytest.mark.parametrize("defined", [0, 10_000_000])
+async def test_what_definitions_are_made_of_is_not_taken_for_garbage(
+    monkeypatch: pytest.MonkeyPatch, defined: int
+) -> None:
+    """Regression: after 20,000 files had come, all was looked at in one pause of half a second."""
+    store, now = Store(KINDS.values(), NoJournal()), 0
+    monkeypatch.setattr(housekeeping, "FREEZE_AT", 0)
+    old = Cycle()
+    gone = weakref.ref(old)
+    housekeeper = Housekeeping(store, lambda *_: {}, lambda: now)
+    task = asyncio.get_running_loop().create_task(housekeeper.run())
+    try:
+        await asyncio.sleep(0)
+        del old
+        now = defined
+        assert await goes_when_much_is_new(gone) is (defined == 0)
+    finally:
+        task.cancel()
+
+
 @pytest.mark.parametrize("work", ["a run", "what comes in", None])
 async def test_all_is_looked_at_in_a_quiet_moment(
     monkeypatch: pytest.MonkeyPatch, work: str | None
