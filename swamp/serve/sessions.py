@@ -44,6 +44,7 @@ from swamp.protocol import (
 )
 from swamp.serve.dials import Dials
 from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
+from swamp.serve.giving_way import GivingWay
 from swamp.serve.output_log import OutputLog
 from swamp.serve.refusals import wrong_version
 from swamp.serve.session import Session, Transport
@@ -56,9 +57,6 @@ HEARTBEATS_PER_GRACE = 5
 
 SILENCE_HEARTBEATS = 2.5
 """A socket on which nothing arrived for so many heartbeats is cut."""
-
-PROBE_S = 2.0
-"""How long the old process of a machine has to show that it lives when a new one enrolls."""
 
 GRACE_MARGIN = 0.9
 """The worker's own grace window ends a little before ours, so that it never outlives its lease."""
@@ -98,7 +96,8 @@ class Sessions:
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
         self._numbers = 0
-        self._dials = Dials(store, self._open.__contains__)
+        self._dials = Dials(store)
+        self._give_way = GivingWay(self._open.get, self._ping, self._dials)
         self._closed = False
         self._leases: LeaseController
         self._enrollment: EnrollmentController
@@ -198,6 +197,9 @@ class Sessions:
         else:
             self._store.after_barrier(go)
 
+    def _ping(self, session: Session) -> None:
+        self.send(session, Ping(n=session.info.number))
+
     # -- enrolling -------------------------------------------------------------------------------
 
     async def enroll(self, frame: Enroll, transport: Transport) -> Session:
@@ -212,7 +214,7 @@ class Sessions:
             )
         name = self._enrollment.expected_name(hello)
         self._dials.refuse_older(name, frame)
-        await self._give_way(name, frame.instance)
+        await self._give_way.to(name, frame)
         if self._closed:
             # Whoever was cut comes back at once, and would be left behind as connected.
             raise EnrollmentRefused(
@@ -233,34 +235,11 @@ class Sessions:
             return self._enrollment.has_met(_hello(frame))
         return False
 
-    async def _give_way(self, name: str, instance: str) -> None:
-        """Only one live process per machine: the old one stays if it answers."""
-        old = self._open.get(name)
-        if old is None:
-            return
-        if old.info.instance != instance and await self._alive(old):
-            raise EnrollmentRefused(
-                "already_connected",
-                f"worker '{name}' is connected already, from another process that is alive",
-                permanent=False,
-                retry_after_ms=5_000,
-            )
-        if self._open.get(name) is old:
-            self.cut(name, "replaced by a newer socket of the same worker")
-
-    async def _alive(self, session: Session) -> bool:
-        if session.pong is None or session.pong.done():
-            session.pong = asyncio.get_running_loop().create_future()
-        self.send(session, Ping(n=session.info.number))
-        try:
-            async with asyncio.timeout(PROBE_S):
-                await asyncio.shield(session.pong)
-        except TimeoutError:
-            return False
-        return True
-
     def _admit(self, hello: Hello, frame: Enroll, transport: Transport) -> Session:
-        """Everything that makes a worker ours, in one `def`."""
+        """Everything that makes a worker ours, in one `def`.
+
+        Nothing may be awaited between this and `_give_way`: it cuts whoever is connected.
+        """
         self._dials.refuse_older(self._enrollment.expected_name(hello), frame)
         worker = self._enrollment.enroll(hello)
         self._dials.note(worker.name, frame)
@@ -374,6 +353,8 @@ class Sessions:
 
     def look_after(self, session: Session) -> None:
         """Once per heartbeat: ping, and cut a socket that has been silent for too long."""
+        if self._open.get(session.worker) is not session:
+            return
         if session.silent_s > SILENCE_HEARTBEATS * self.heartbeat_s:
             self.cut(session.worker, f"silent for {session.silent_s:.0f}s")
         else:

@@ -547,9 +547,10 @@ def _sockets_in_memory() -> int:
 
 
 async def test_a_socket_that_its_process_has_given_up_does_not_replace_the_newer_one(
-    server: Server,
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Regression: a server that stood still heard of both at once, the older one last."""
+    monkeypatch.setattr("swamp.serve.giving_way.PROBE_S", 0.1)
     older, newer = [await server.dial() for _ in "12"]
     await newer.send_json(hello(dial=2))
     assert (await heard(newer, 1))[0]["type"] == "enrolled"
@@ -558,9 +559,10 @@ async def test_a_socket_that_its_process_has_given_up_does_not_replace_the_newer
     assert (said["code"], said["permanent"]) == ("replaced", False), code
     await newer.send_json({"type": "ping", "n": 7})
     assert {"type": "pong", "n": 7} in await heard(newer, 1)
-    ended, anew = [await server.dial() for _ in "12"]
+    ended = await server.dial()
     await ended.send_json(hello(dial=1, instance="another"))
     assert (await ends(ended))[1]["code"] == "replaced", "that of a process before it"
     await newer.close()
+    anew = await server.dial()
     await anew.send_json(hello(dial=1, instance="yet another"))
     assert (await heard(anew, 1))[0]["type"] == "enrolled", "of a machine that lost its count"
