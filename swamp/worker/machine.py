@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,14 +41,35 @@ def next_process(cache_dir: Path) -> Machine:
     known = machine_id(cache_dir)
     path = cache_dir / STARTS_NAME
     start = 1
-    with suppress(OSError, ValueError):
-        start = min(max(0, int(path.read_text(encoding="ascii"))), _STARTS_MOST) + 1
-    with suppress(OSError):
-        # Not synced: after a loss of power, none of the earlier processes can still be heard.
-        new = path.with_suffix(".new")
-        new.write_text(f"{start}\n", encoding="ascii")
-        new.replace(path)
+    with _turn(cache_dir):
+        with suppress(OSError, ValueError):
+            start = min(max(0, int(path.read_text(encoding="ascii"))), _STARTS_MOST) + 1
+        with suppress(OSError):
+            _keep(path, start)
     return Machine(known, start << _DIALS_BITS)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One process at a time, where the folder can be locked; the others wait."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            turn = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, turn)
+            fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
+
+
+def _keep(path: Path, start: int) -> None:
+    # Not synced: after a loss of power, none of the earlier processes can still be heard.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{STARTS_NAME}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{start}\n")
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
 
 
 def machine_id(cache_dir: Path) -> str:
