@@ -33,6 +33,9 @@ QUEUE_SIZE = 16_384
 CLOSE_WITHIN_S = 1.5
 """How long the last spans may take at the end of the process."""
 
+_TOLD_MOST = 400
+"""Characters that are told of why a collector takes nothing."""
+
 Signal = Literal["traces", "metrics"]
 
 RUN, STEP, EXECUTION, WORKER = "run", "step", "execution", "worker_execution"
@@ -141,26 +144,53 @@ class Exporter(Protocol):
         """Send nothing more."""
 
 
-class Collector:
-    """An exporter that says once that nothing is taken, and once that it is again.
+class _Heard(logging.Handler):
+    """The last that the SDK logged in each thread: a batch is sent by one."""
 
-    What the SDK logs, three lines for every batch, is silenced for that.
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._of_thread = threading.local()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it, in one line."""
+        self._of_thread.text = " ".join(record.getMessage().split())[:_TOLD_MOST]
+
+    def take(self) -> str:
+        """What was logged in this thread since this was last asked."""
+        text = getattr(self._of_thread, "text", "")
+        self._of_thread.text = ""
+        return text
+
+
+_heard = _Heard()
+
+
+class Collector:
+    """An exporter that says once that nothing is taken and why, and once that it is again.
+
+    What the SDK logs, three lines for every batch, goes nowhere else.
     """
 
     def __init__(self, exporter: Exporter, signal: Signal) -> None:
         self._exporter = exporter
         self._signal = signal
         self._failing = False
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        sdk = logging.getLogger("opentelemetry")
+        sdk.propagate = False
+        sdk.addHandler(_heard)
 
     def export(self, batch: Any) -> Any:
         """Send a batch; whether that worked, as the SDK says it. Blocks."""
+        _heard.take()
         result = self._exporter.export(batch)
         failing = result.name != "SUCCESS"
         if failing != self._failing:
             self._failing = failing
-            state = "does not take" if failing else "takes"
-            log.warning("the collector %s %s%s", state, self._signal, "" if failing else " again")
+            if failing:
+                why = _heard.take() or "no reason is given"
+                log.warning("the collector does not take %s: %s", self._signal, why)
+            else:
+                log.warning("the collector takes %s again", self._signal)
         return result
 
     def shutdown(self) -> None:

@@ -14,17 +14,38 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code. Errors have been printed. None: the process's own command."""
+    if arguments is not None:
+        return _run(list(arguments))
+    # What is loaded stays: to look for garbage meanwhile makes a start longer, and finds none. The
+    # command itself begins with it (`command`).
+    gc.disable()
+    code = _run(sys.argv[1:])
+    # The process ends. Its last look for garbage would go through all that was loaded.
+    gc.freeze()
+    threading = sys.modules.get("threading")
+    if threading is not None and any(thread.daemon for thread in threading.enumerate()):
+        _leave(code)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        if arguments is None:
-            # What is loaded stays: to look for garbage meanwhile makes a start longer, and finds
-            # none. The command itself begins with it (`command`).
-            gc.disable()
         from swamp.cli.running import run
 
-        return run(sys.argv[1:] if arguments is None else list(arguments))
+        return run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
-    finally:
-        if arguments is None:
-            # The process ends. Its last look for garbage would go through all that was loaded.
-            gc.freeze()
+
+
+def _leave(code: int) -> None:
+    """End the process beside a thread that was given up, say on a collector that does not answer.
+
+    The interpreter's own end would take the ground from under it: one inside of OpenSSL crashes.
+    """
+    import os
+    from contextlib import suppress
+
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,34 @@ def test_the_end_of_the_process_does_not_wait_for_a_dead_collector(
         traces.emit(span(number + 1))
     traces.close()
     assert time.monotonic() - began_s < STOP_WITHIN_S
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A collector that takes nothing."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(418, "no tea here")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_why_a_collector_takes_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: a certificate that is not trusted, a wrong address and a 500 were all alike."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv(ENDPOINT, f"http://127.0.0.1:{server.server_address[1]}")
+        traces = open_traces("swamp-serve")
+        assert traces is not None
+        traces.emit(span(4))
+        traces.close()
+        server.shutdown()
+    [said] = [record.message for record in caplog.records if "does not take" in record.message]
+    assert said.startswith("the collector does not take traces: ")
+    assert "418" in said
+    assert "no tea here" in said
 
 
 def test_without_variables_nothing_is_opened_or_imported() -> None:

@@ -284,3 +284,25 @@ def test_an_interrupt_while_it_still_loads_is_130_and_silent(
         [sys.executable, *start, "version"], env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_process_ends_at_once_beside_a_thread_that_was_given_up(daemon: bool) -> None:
+    """Regression: a server whose collector was inside of OpenSSL ended with a segmentation fault.
+
+    The interpreter must not end below a thread that is still in somebody's native code.
+    """
+    how = "daemon=True" if daemon else "args=(0.1,)"
+    code = (
+        "import atexit, sys, threading, swamp.cli, swamp.cli.running\n"
+        "def run(arguments):\n"
+        f"    threading.Thread(target=threading.Event().wait, {how}).start()\n"
+        "    print('done')\n"
+        "    return 3\n"
+        "swamp.cli.running.run = run\n"
+        "atexit.register(print, 'the interpreter ends')\n"
+        "sys.exit(swamp.cli.main())\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout == ("done\n" if daemon else "done\nthe interpreter ends\n")
