@@ -25,6 +25,7 @@ from swamp.execute.processes import (
     DISPATCH_VARIABLE,
     MARK_VARIABLE,
     group_alive,
+    group_exists,
     signal_group,
 )
 from swamp.execute.redaction import Redactor, masked_outcome
@@ -62,6 +63,12 @@ class Watch(Protocol):
     def spawned(self, mark: str, group: int) -> None:
         """The execution has this process group."""
 
+    def emptied(self, mark: str) -> None:
+        """The group is empty; others may still have the mark."""
+
+    def begin_before(self, at_s: float) -> None:
+        """From when on nothing more may have a process, unless another moment is named before."""
+
     def give_up_at(self, at_s: float) -> None:
         """When to end what runs, by `real_time`, unless another moment is named before."""
 
@@ -88,6 +95,12 @@ class Unwatched:
         return False
 
     def spawned(self, mark: str, group: int) -> None:
+        pass
+
+    def emptied(self, mark: str) -> None:
+        pass
+
+    def begin_before(self, at_s: float) -> None:
         pass
 
     def give_up_at(self, at_s: float) -> None:
@@ -165,6 +178,8 @@ class Execution:
             Pump("stderr", self._output, order.redactor),
         )
         self._process: Child | None = None
+        self._group: int | None = None
+        """Its group, as long as anybody may be in it: later its number may be a stranger's."""
         self._stopped: str | None = None
         self._patience_s = host.patience.kill_after_s
         self._kill_at = 0.0
@@ -225,19 +240,24 @@ class Execution:
         if self._host.watch.too_late(self._mark):
             return never_begun(WORKER_LOST)
         process = self._spawn(directory)
-        self._process = process
+        self._process, self._group = process, process.pid
         try:
             self._host.watch.spawned(self._mark, process.pid)
+            if self._host.watch.too_late(self._mark):
+                # We stood still since it was asked; the shell has hardly been loaded.
+                self.kill(WORKER_LOST)
             self._host.leftovers.born(process.birth)
             self._arm()
             async with asyncio.TaskGroup() as tasks:
                 for pump in self._pumps:
                     tasks.create_task(pump.run())
                 await process.wait()
+                if not group_exists(process.pid):
+                    self._group_is_empty()
                 if self._stopped is None and self._host.watch.gave_up(self._mark):
                     self._stopped = WORKER_LOST
                 self._drain()
-            await self._let_group_end(process.pid)
+            await self._let_group_end()
         finally:
             await self._clean_up(process)
         if any(pump.truncated for pump in self._pumps):
@@ -289,24 +309,34 @@ class Execution:
         for pump in self._pumps:
             pump.child_exited(drain_s)
 
-    async def _let_group_end(self, group: int) -> None:
+    async def _let_group_end(self) -> None:
         # After a TERM the rest of the group has the same patience as the child, for example a
         # service that flushes its files. There is no event for "the group is empty".
         if self._stopped is None:
             return
-        while self._loop.time() < self._kill_at and await asyncio.to_thread(group_alive, group):  # noqa: ASYNC110
+        group = self._group
+        while group is not None and self._loop.time() < self._kill_at:
+            if not await asyncio.to_thread(group_alive, group):
+                return
             await asyncio.sleep(_GROUP_POLL_S)
 
     async def _clean_up(self, process: Child) -> None:
         for timer in self._timers:
             timer.cancel()
-        signal_group(process.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         await process.wait()
+        # Whoever was in it dies, and nobody can come.
+        self._group_is_empty()
         self._close_pumps()
 
+    def _group_is_empty(self) -> None:
+        if self._group is not None:
+            self._group = None
+            self._host.watch.emptied(self._mark)
+
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            signal_group(self._process.pid, number)
+        if self._group is not None:
+            signal_group(self._group, number)
 
     def _exited(self) -> bool:
         return self._process is not None and self._process.returncode is not None

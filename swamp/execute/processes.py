@@ -45,17 +45,24 @@ def signal_group(group: int, number: signal.Signals) -> bool:
     return True
 
 
-def group_alive(group: int) -> bool:
-    """Whether any process of the group still runs; blocking like `kill_marked`.
-
-    A zombie does not run. It matters: in a container, nobody may ever reap the orphans of a step.
-    """
+def group_exists(group: int) -> bool:
+    """Whether any process of the group, be it a zombie, is there: until then its number is too."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
+    return True
+
+
+def group_alive(group: int) -> bool:
+    """Whether any process of the group still runs; blocking like `kill_marked`.
+
+    A zombie does not run. It matters: in a container, nobody may ever reap the orphans of a step.
+    """
+    if not group_exists(group):
+        return False
     pids = _pids()
     return not pids or any(_runs_in(pid, group) for pid in pids)
 

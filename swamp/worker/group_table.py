@@ -24,14 +24,14 @@ _NOTE = struct.Struct("=I")
 _GIVEN_UP_AT = _GROUP.size
 """Where in an entry the guard writes; all else is the worker's."""
 _FREE = 0
-_COMING = -1
-"""In place of a group that is being created: the mark alone finds its process."""
+_MARKED = -1
+"""In place of a group that is being created, or is empty: the mark alone finds processes then."""
 
 
 class Entry(NamedTuple):
-    """A process group that exists, and the number of its execution: the end of its mark.
+    """An execution that may have processes, by its number: the end of its mark.
 
-    `group` is None while it is being created.
+    `group` is None before it has a process group, and once that is empty.
     """
 
     place: int
@@ -64,12 +64,16 @@ class GroupTable:
         else:
             entry = self._entries
             self._entries += 1
-        os.pwrite(self.handle, _ENTRY.pack(_COMING, 0, number), _place(entry))
+        os.pwrite(self.handle, _ENTRY.pack(_MARKED, 0, number), _place(entry))
         return entry
 
     def enter(self, entry: int, group: int) -> None:
         """Note the group (> 0) of an execution that was expected."""
         os.pwrite(self.handle, _GROUP.pack(group), _place(entry))
+
+    def forget_group(self, entry: int) -> None:
+        """Note that the group is empty: its number may soon be a stranger's."""
+        os.pwrite(self.handle, _GROUP.pack(_MARKED), _place(entry))
 
     def was_given_up(self, entry: int, number: int) -> bool:
         """Whether the guard ended that execution, as its limit had come."""
@@ -98,7 +102,7 @@ def entries_in(handle: int) -> list[Entry]:
     whole = len(data) - len(data) % _ENTRY.size
     entries = enumerate(_ENTRY.iter_unpack(data[:whole]))
     return [
-        Entry(place, None if group == _COMING else group, given_up == _note(number), number)
+        Entry(place, None if group == _MARKED else group, given_up == _note(number), number)
         for place, (group, given_up, number) in entries
         if group != _FREE
     ]

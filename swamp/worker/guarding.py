@@ -36,7 +36,7 @@ class Guard:
         self._family: str | None = None
         self._groups: GroupTable | None = None
         self._entries: dict[str, tuple[int, int]] = {}
-        self._limit_s = math.inf
+        self._begin_before_s = math.inf
         self._tell_death: str | None = None
         self._process: Process | None = None
 
@@ -56,12 +56,17 @@ class Guard:
 
     def too_late(self, mark: str) -> bool:
         # The guard leaves it to us for a while if it stood still as well.
-        return self.gave_up(mark) or real_time.now_s() >= self._limit_s
+        return real_time.now_s() >= self._begin_before_s or self.gave_up(mark)
 
     def spawned(self, mark: str, group: int) -> None:
         entry = self._entries.get(mark)
         if self._groups is not None and entry is not None:
             self._groups.enter(entry[0], group)
+
+    def emptied(self, mark: str) -> None:
+        entry = self._entries.get(mark)
+        if self._groups is not None and entry is not None:
+            self._groups.forget_group(entry[0])
 
     def gave_up(self, mark: str) -> bool:
         entry = self._entries.get(mark)
@@ -72,8 +77,10 @@ class Guard:
         if self._groups is not None and entry is not None:
             self._groups.leave(entry[0])
 
+    def begin_before(self, at_s: float) -> None:
+        self._begin_before_s = at_s
+
     def give_up_at(self, at_s: float) -> None:
-        self._limit_s = at_s
         if self._groups is not None:
             self._groups.set_limit(at_s)
 

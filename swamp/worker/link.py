@@ -119,7 +119,10 @@ class Link:
         """What came in one message with the answer to the enrollment."""
 
         self._beat_at = self._sure_at = real_time.now_s()
-        """When it last looked at the clock, and when the orchestrator last counted on this."""
+        """When it last looked at the clock, and when the orchestrator last counted on this.
+
+        Both are moments of such a look, for it may be stopped between any two instructions.
+        """
         self._woke_at: float | None = None
         """Since when the socket is in doubt."""
         self._looks: asyncio.TimerHandle | None = None
@@ -146,20 +149,20 @@ class Link:
             raise EnrollmentRefused(answer)
         if not isinstance(answer, Enrolled):
             raise SocketLost(f"the orchestrator answered the enrollment with '{answer.type}'")
+        self._heartbeat_s, self._sure_at = answer.heartbeat_s, self._beat_at
         return answer
 
     async def serve(
         self,
         outbox: Outbox,
         handle: Callable[[ToWorker], None],
-        heartbeat_s: float,
         alive: Callable[[], None],
     ) -> None:
         """Send what `outbox` has and `handle` what comes, until the socket is lost: SocketLost.
 
-        `alive` is called twice in each heartbeat, and when a socket in doubt has proved good.
+        It is enrolled. `alive` is called twice in each heartbeat, and when a socket in doubt has
+        proved good.
         """
-        self._heartbeat_s = heartbeat_s
         lost: SocketLost | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -171,19 +174,24 @@ class Link:
         if lost is not None:
             raise lost
 
-    def left_of_s(self, grace_s: float) -> float:
-        """What is left of a grace window since the orchestrator last counted on this socket.
+    def sure_until_s(self, grace_s: float) -> float:
+        """The end of a grace window since the orchestrator last counted on this socket.
 
-        Seconds. After a standstill it lasts long enough to dial once more, if it is over: the
+        By `real_time`. It has given nothing up before.
+        """
+        return self._sure_at + grace_s
+
+    def ends_s(self, grace_s: float) -> float:
+        """When to give up what runs, by `real_time`: with that window, or a little later.
+
+        After a standstill it lasts long enough to dial once more, if it is over: the
         orchestrator counts from later, and may have stood still or been restarted itself.
         """
-        self._stood_still()
-        now_s = real_time.now_s()
-        left_s = self._sure_at + grace_s - now_s
+        self._look_for_standstill()
+        ends_s = self.sure_until_s(grace_s)
         if self._woke_at is None:
-            return left_s
-        patience_s = min(grace_s, WOKEN_HEARTBEATS * self._heartbeat_s)
-        return max(left_s, self._woke_at + patience_s - now_s)
+            return ends_s
+        return max(ends_s, self._woke_at + min(grace_s, WOKEN_HEARTBEATS * self._heartbeat_s))
 
     def cut(self) -> None:
         """Make the socket useless at once, whatever is still in its buffers."""
@@ -204,7 +212,9 @@ class Link:
     ) -> None:
         frames = self._behind
         while True:
-            self._doubt_if_stood_still(outbox)
+            self._doubt_after_standstill(outbox)
+            if self._woke_at is None:
+                self._sure_at = self._beat_at
             for frame in frames:
                 if isinstance(frame, Ping):
                     outbox.say(Pong(n=frame.n))
@@ -212,12 +222,10 @@ class Link:
                     self._held.append(frame)
                 elif frame.n == self._asked:
                     self._asked = self._woke_at = None
-                    self._sure_at = real_time.now_s()
+                    self._sure_at = self._beat_at
                     alive()
-                while self._held and self._asked is None:
+                while self._held and self._woke_at is None:
                     handle(self._held.popleft())
-            if self._asked is None:
-                self._sure_at = real_time.now_s()
             frames = await self._receive()
             if outbox.backlog > BACKLOG_MAX:
                 raise SocketLost("the orchestrator sends, but does not read")
@@ -235,10 +243,9 @@ class Link:
         beats = 0
         while True:
             await asyncio.sleep(self._heartbeat_s / 2)
-            if self._doubt_if_stood_still(outbox):
+            if self._doubt_after_standstill(outbox):
                 # What came meanwhile is unread: no evidence of silence.
                 self._heard_at = self._loop.time()
-            self._beat_at = real_time.now_s()
             silent_s = self._loop.time() - self._heard_at
             if silent_s > SILENCE_HEARTBEATS * self._heartbeat_s:
                 raise SocketLost(f"nothing received for {silent_s:.1f} s")
@@ -253,25 +260,26 @@ class Link:
             if beats % 2 == 0:
                 self._ping(outbox)
 
-    def _doubt_if_stood_still(self, outbox: Outbox) -> bool:
+    def _doubt_after_standstill(self, outbox: Outbox) -> bool:
         """Ask whether the socket is still good if this process was stopped, or its machine slept.
 
         What lies in the socket may have been given up, and run elsewhere, long ago. It is held
         until the orchestrator answers, which it does in order and on a socket that it counts on
-        alone; if it does not, it goes with the socket.
+        alone; if it does not, it goes with the socket. Says whether it asks.
         """
-        if not self._stood_still():
+        self._look_for_standstill()
+        if self._woke_at is None or self._asked is not None:
             return False
         self._asked = self._ping(outbox)
         return True
 
-    def _stood_still(self) -> bool:
-        """Whether this process did since it last looked at the clock."""
-        now_s = real_time.now_s()
-        if now_s - self._beat_at <= STOOD_STILL_HEARTBEATS * self._heartbeat_s:
-            return False
-        self._beat_at = self._woke_at = now_s
-        return True
+    def _look_for_standstill(self) -> None:
+        """Look at the clock: the socket is in doubt if this process stood still since it did."""
+        before_s, self._beat_at = self._beat_at, real_time.now_s()
+        if self._beat_at - before_s <= STOOD_STILL_HEARTBEATS * self._heartbeat_s:
+            return
+        # The answer to what was asked before may be as old.
+        self._woke_at, self._asked = self._beat_at, None
 
     def _look_at_clock(self) -> None:
         """Again and again while the answer is waited for: to wait is not to stand still."""

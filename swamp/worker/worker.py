@@ -254,21 +254,18 @@ class Worker:
         if not again:
             self._start_idle()
         self._check_over()
-        self._put_off(enrolled, enrolled.grace_s)
-        await link.serve(
-            outbox,
-            self._handle,
-            enrolled.heartbeat_s,
-            lambda: self._put_off(enrolled, link.left_of_s(enrolled.grace_s)),
-        )
+        self._put_off(link, enrolled)
+        await link.serve(outbox, self._handle, lambda: self._put_off(link, enrolled))
 
-    def _put_off(self, enrolled: Enrolled, left_s: float) -> None:
+    def _put_off(self, link: Link, enrolled: Enrolled) -> None:
         """Live on: its guard takes it for stopped, and ends what it runs, when that was not said.
 
-        `left_s` is what is left of the grace window.
+        What has no process yet gets none once the server may have given it up: to begin it,
+        unlike to end it, needs no patience with a server that may have stood still as well.
         """
-        left_s = max(left_s, enrolled.heartbeat_s) + SPARE_S
-        self._watch.give_up_at(real_time.now_s() + left_s)
+        self._watch.begin_before(link.sure_until_s(enrolled.grace_s))
+        ends_s = max(link.ends_s(enrolled.grace_s), real_time.now_s() + enrolled.heartbeat_s)
+        self._watch.give_up_at(ends_s + SPARE_S)
 
     def _introduction(self) -> Enroll:
         runners = self._runners
@@ -333,7 +330,8 @@ class Worker:
     def _start_grace(self, link: Link) -> None:
         if self._enrolled is not None:
             # From when it was last heard: the orchestrator may have counted from there.
-            ends_s = real_time.now_s() + link.left_of_s(self._enrolled.grace_s)
+            self._watch.begin_before(link.sure_until_s(self._enrolled.grace_s))
+            ends_s = link.ends_s(self._enrolled.grace_s)
             self._watch.give_up_at(ends_s + SPARE_S)
             self._wait_for_grace(ends_s)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from datastore.kinds import Call, Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment
-from swamp.execute.execution import Execution, Host, Order, Patience
+from swamp.execute.execution import Execution, Host, Order, Patience, Unwatched
 from swamp.execute.streams import OutputLimits
 
 PATH = {"PATH": os.environ["PATH"]}
@@ -295,6 +297,48 @@ async def test_cancelled_task_leaves_no_process(bench: Bench) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert gone(int(bench.raw("stdout")))
+
+
+class Heard(Unwatched):
+    """What a watch is told of the group."""
+
+    def __init__(self) -> None:
+        self.groups: list[int | None] = []
+
+    def spawned(self, mark: str, group: int) -> None:
+        self.groups.append(group)
+
+    def emptied(self, mark: str) -> None:
+        self.groups.append(None)
+
+
+@pytest.mark.parametrize("run", ["touch left", "touch left; sleep 600 >&- 2>&- &"])
+async def test_group_is_nobodys_while_the_folder_is_removed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, run: str
+) -> None:
+    """Regression: its number, a stranger's by then, was killed if that took long."""
+    watch, remove, go_on = Heard(), shutil.rmtree, threading.Event()
+    removing, loop = asyncio.Event(), asyncio.get_running_loop()
+    killed: list[int] = []
+
+    def slow(path: str, ignore_errors: bool) -> None:
+        loop.call_soon_threadsafe(removing.set)
+        go_on.wait()
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    execution = bench.execution(run, Host(bench.folder, watch))
+    task = asyncio.create_task(execution.run())
+    try:
+        async with asyncio.timeout(5):
+            await removing.wait()
+        assert len(watch.groups) == 2 and watch.groups[1] is None
+        monkeypatch.setattr(os, "killpg", lambda group, number: killed.append(group))
+        execution.kill("worker_lost")
+        assert killed == []
+    finally:
+        go_on.set()
+    assert (await task).ok
 
 
 def test_environment_rules() -> None:

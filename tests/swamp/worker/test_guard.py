@@ -67,6 +67,8 @@ def test_table_holds_the_groups_that_were_entered_and_not_left() -> None:
     assert _held(table) == [(12, 2), (None, 5), (14, 4)]
     table.enter(second, 15)
     assert _held(table) == [(12, 2), (15, 5), (14, 4)]
+    table.forget_group(first)
+    assert _held(table) == [(None, 2), (15, 5), (14, 4)]
     for entry in (first, second, third):
         table.leave(entry)
     assert _held(table) == []
@@ -241,11 +243,11 @@ async def _nowhere(stream: str, data: bytes) -> None:
 async def test_what_was_taken_before_a_standstill_is_not_begun_after_it(tmp_path: Path) -> None:
     """Regression: it was run once more, by a worker that was stopped or slept in that moment."""
     async with guarding.Guard().running() as guard:
-        guard.give_up_at(real_time.now_s() + 60)
+        guard.begin_before(real_time.now_s() + 60)
         host = Host(tmp_path, watch=guard)
         order = Order("d1", ShellCall(run="true"), dict(os.environ))
         assert (await Execution(order, _nowhere, host).run()).ok
-        guard.give_up_at(real_time.now_s())
+        guard.begin_before(real_time.now_s())
         outcome = await Execution(order, _nowhere, host).run()
     assert (outcome.reason, outcome.exit_code) == ("worker_lost", None)
 

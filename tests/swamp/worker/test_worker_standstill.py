@@ -6,6 +6,7 @@ And one that was awake all the time is not taken for such a one.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable
 
@@ -197,6 +198,59 @@ async def test_a_standstill_of_a_heartbeat_is_noticed(
     start()
     socket = await orchestrator.enrolled()
     await stood_still(monkeypatch, socket, orchestrator.heartbeat_s)
+
+
+@pytest.mark.parametrize("look", range(4, 13))
+async def test_a_standstill_is_noticed_whichever_look_at_the_clock_was_the_last_before_it(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch, look: int
+) -> None:
+    """Regression: right after some looks it was taken for time that had passed awake."""
+    looks, slept = itertools.count(1), asyncio.Event()
+    clock = real_time.now_s
+
+    def now_s() -> float:
+        seen_s = clock() + (3600.0 if slept.is_set() else 0.0)
+        if next(looks) == look:
+            slept.set()
+        return seen_s
+
+    monkeypatch.setattr(real_time, "now_s", now_s)
+    orchestrator.heartbeat_s = 0.3
+    worker = start()
+    socket = await orchestrator.enrolled()
+    async with asyncio.timeout(5):
+        await slept.wait()
+    await socket.send(shell("d1", "sleep 20"))
+    await worker.until("disconnected")
+    assert "dispatch_started" not in worker.kinds()
+
+
+async def test_the_answer_to_what_was_asked_before_a_standstill_proves_nothing_after_it(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends_s = link.Link.ends_s
+
+    def late(self: link.Link, grace_s: float) -> float:
+        """The machine sleeps right before it is told that its worker lives."""
+        monkeypatch.setattr(link.Link, "ends_s", ends_s)
+        time_goes_by(monkeypatch)
+        slept.set()
+        return ends_s(self, grace_s)
+
+    slept = asyncio.Event()
+    orchestrator.heartbeat_s = 2.0
+    worker = start()
+    socket = await orchestrator.enrolled()
+    asked = await stood_still(monkeypatch, socket)
+    monkeypatch.setattr(link.Link, "ends_s", late)
+    async with asyncio.timeout(5):
+        await slept.wait()
+    await socket.send(Pong(n=asked.n))
+    while (asked_anew := await socket.expect(Ping)).n == asked.n:
+        pass
+    assert "dispatch_started" not in worker.kinds()
+    await socket.send(Pong(n=asked_anew.n))
+    assert (await socket.expect(Accepted)).dispatch == "d1"
 
 
 async def test_a_standstill_while_the_answer_to_the_enrollment_waits_is_noticed(
