@@ -21,12 +21,16 @@ from dataclasses import dataclass
 
 from swamp.execute.processes import kill_descendants, kill_marked, signal_group
 from swamp.worker import real_time
-from swamp.worker.group_table import entries_in, limit_in, note_given_up
+from swamp.worker.group_table import Entry, entries_in, limit_in, note_given_up
 
 LOOK_S = 2.0
 """How often it looks at the clock."""
 AWAKE_S = 30.0
-"""So long after it stood still itself, its worker has time to find out what still holds."""
+"""So long after it stood still itself, its worker has time to find out what still holds.
+
+Counted while it is awake."""
+MARKS_AGAIN_S = 30.0
+"""How often it looks for the mark of what it gave up and has no group: that reads all processes."""
 _CHUNK_BYTES = 65_536
 
 
@@ -49,29 +53,44 @@ class Limit:
         kill: Callable[[int], object] = lambda group: signal_group(group, signal.SIGKILL),
     ) -> None:
         self._table, self._now_s, self._kill = table, now_s, kill
-        self._looked_s = now_s()
-        self._woke_s: float | None = None
+        self._looked_s = self._forgot_s = now_s()
+        self._was_late = False
+        self._patience_s = 0.0
+        self._ended: set[tuple[int, int | None]] = set()
 
     def look(self, left: Legacy) -> None:
         """To be called every `LOOK_S` seconds."""
-        now_s = self._now_s()
-        if now_s - self._looked_s > 2 * LOOK_S:
-            self._woke_s = now_s
-        self._looked_s = now_s
-        at_s = limit_in(self._table)
-        if at_s is None or now_s < at_s:
-            return
-        if self._woke_s is None or now_s - self._woke_s >= AWAKE_S:
-            self._give_up(left)
+        is_over, entries = self._is_over(), entries_in(self._table)
+        for entry in entries:
+            if is_over and not entry.given_up:
+                note_given_up(self._table, entry)
+        # Also before the limit: who went on for a moment and put it off may have begun one.
+        self._end([entry for entry in entries if is_over or entry.given_up], left)
 
-    def _give_up(self, left: Legacy) -> None:
-        late = [entry for entry in entries_in(self._table) if not entry.given_up]
-        for entry in late:
-            note_given_up(self._table, entry)
+    def _is_over(self) -> bool:
+        """Whether the limit has come, and been left to a worker that may just have woken, too."""
+        now_s, at_s = self._now_s(), limit_in(self._table)
+        passed_s, self._looked_s = now_s - self._looked_s, now_s
+        was_late, self._was_late = self._was_late, at_s is not None and now_s >= at_s
+        if passed_s > 2 * LOOK_S and not was_late:
+            self._patience_s = AWAKE_S
+        else:
+            # Not anew: on a busy machine each look is late.
+            self._patience_s -= min(passed_s, 2 * LOOK_S)
+        return self._was_late and self._patience_s <= 0
+
+    def _end(self, given_up: list[Entry], left: Legacy) -> None:
+        """End them: a group once, for its number may be a stranger's when it has died of that."""
+        if self._looked_s - self._forgot_s >= MARKS_AGAIN_S:
+            self._forgot_s = self._looked_s
+            self._ended = {one for one in self._ended if one[1] is not None}
+        new = [one for one in given_up if (one.number, one.group) not in self._ended]
+        self._ended = {(one.number, one.group) for one in given_up}
+        for entry in new:
             if entry.group is not None:
                 self._kill(entry.group)
-        if late and left.family is not None:
-            kill_marked({f"{left.family}.{entry.number}" for entry in late})
+        if new and left.family is not None:
+            kill_marked({f"{left.family}.{entry.number}" for entry in new})
 
 
 def main(table: int) -> None:

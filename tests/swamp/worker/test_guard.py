@@ -18,9 +18,10 @@ from swamp.execute.calls import ShellCall
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.processes import MARK_VARIABLE
 from swamp.protocol import Accepted, Output, Ping, Pong
+from swamp.worker import guard as guard_module
 from swamp.worker import guarding, real_time
 from swamp.worker.group_table import GroupTable, entries_in, limit_in, note_given_up
-from swamp.worker.guard import AWAKE_S, LOOK_S, Legacy, Limit, follow, lines_of
+from swamp.worker.guard import AWAKE_S, LOOK_S, MARKS_AGAIN_S, Legacy, Limit, follow, lines_of
 
 PROGRAM = """
 import asyncio, sys
@@ -113,12 +114,12 @@ class Looking:
         self.killed: list[int] = []
         self.limit = Limit(self.table.handle, lambda: self.now_s, self.killed.append)
 
-    def after(self, passed_s: float) -> list[int]:
-        """Whom it killed in that time, looking as often as it does."""
+    def after(self, passed_s: float, each_s: float = LOOK_S) -> list[int]:
+        """Whom it killed in that time, looking as often as it does, or each time later."""
         until_s = self.now_s + passed_s
         while self.now_s < until_s:
-            self.now_s = min(self.now_s + LOOK_S, until_s)
-            self.limit.look(Legacy())
+            self.now_s = min(self.now_s + each_s, until_s)
+            self.limit.look(Legacy("f"))
         killed, self.killed[:] = list(self.killed), []
         return killed
 
@@ -146,6 +147,46 @@ def test_guard_that_stood_still_itself_leaves_it_to_its_worker_first() -> None:
     guard.table.set_limit(guard.now_s + 10.0)
     assert guard.after(9.0) == [], "the worker woke as well"
     assert guard.after(2.0) == [12]
+
+
+def test_guard_that_looks_too_late_each_time_gives_up_after_a_while() -> None:
+    """Regression: on a busy machine it took itself for one that had slept, and never gave up."""
+    guard = Looking()
+    _entered(guard.table, 12, 1)
+    guard.table.set_limit(guard.now_s + 60.0)
+    late_s = 2.5 * LOOK_S
+    assert guard.after(60.0 + AWAKE_S - late_s, late_s) == []
+    assert guard.after(AWAKE_S, late_s) == [12]
+
+
+def test_sleep_of_the_machine_is_no_time_for_its_worker_to_find_out() -> None:
+    guard = Looking()
+    _entered(guard.table, 12, 1)
+    guard.table.set_limit(guard.now_s + 10.0)
+    for _ in range(3):
+        guard.now_s += 3600.0
+        assert guard.after(2 * LOOK_S) == []
+    assert guard.after(AWAKE_S) == [12]
+
+
+def test_what_a_guard_gave_up_is_ended_when_it_begins_after_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: a worker stopped as it began a process began it when it went on."""
+    marks: list[set[str]] = []
+    monkeypatch.setattr(guard_module, "kill_marked", marks.append)
+    guard = Looking()
+    entry = guard.table.expect(1)
+    guard.table.set_limit(guard.now_s + 1.0)
+    assert guard.after(LOOK_S) == [] and marks == [{"f.1"}]
+    guard.table.set_limit(guard.now_s + 1000.0)
+    assert guard.after(2 * MARKS_AGAIN_S) == [] and len(marks) == 3, "it may have no group yet"
+    guard.table.enter(entry, 12)
+    assert guard.after(2 * MARKS_AGAIN_S) == [12], "once: its number is a stranger's later"
+    guard.table.forget_group(entry)
+    assert guard.after(LOOK_S) == [] and marks == [{"f.1"}] * 5
+    guard.table.leave(entry)
+    assert guard.after(2 * MARKS_AGAIN_S) == [] and len(marks) == 5
 
 
 def only_child(pid: int) -> int:
