@@ -24,6 +24,7 @@ from datastore.clock import Clock, stamp
 from datastore.kinds import LEASES, PENDING, STEPS, Call, is_given_up
 from datastore.outputs import DEFAULT_TYPE, Origin, StoredOutput, Upload
 from datastore.record import Kind
+from datastore.regular_file import NO_FILE_MORE
 from datastore.store import Store
 from swamp.dialling import fits_header
 from swamp.execute.redaction import SecretScan
@@ -197,6 +198,10 @@ class DataPlane:
                 raise
         except OSError as error:
             reason = error.strerror or str(error)
+            if error.errno in NO_FILE_MORE:
+                raise ApiError(
+                    503, "not_now", f"output '{name}' cannot be stored just now: {reason}"
+                ) from None
             raise ApiError(
                 507, "not_stored", f"output '{name}' cannot be stored: {reason}"
             ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import hashlib
 import json
 import logging
@@ -438,3 +439,21 @@ async def test_neither_type_nor_credential_are_a_way_out_for_secrets(plane: Plan
     leased(plane.store, "r.job.other.1", CALL.model_copy(update={"model": "other"}))
     status, _ = await plane.put(data=SECRET.encode(), dispatch="r.job.other.1")
     assert status == 201
+
+
+@pytest.mark.parametrize("part", ["begin", "keep"])
+async def test_what_cannot_be_opened_just_now_may_be_sent_again(
+    plane: Plane, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it was answered 507, which is final for whoever puts it."""
+
+    def refuse(*_: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "upload-1")
+
+    with monkeypatch.context() as full:
+        full.setattr(plane.outputs.files, part, refuse)
+        status, answer = await plane.put()
+    error = "output 'x' cannot be stored just now: Too many open files"
+    assert (status, answer) == (503, {"error": error, "code": "not_now"})
+    assert plane.stored() == []
+    assert (await plane.put())[0] == 201
