@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import resource
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+
+from datastore.regular_file import NO_FILE_MORE
 
 
 def raise_limit(wanted: int) -> int:
@@ -20,3 +23,14 @@ def raise_limit(wanted: int) -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (aim, hard))
             return aim
     return soft
+
+
+def may_open(many: int) -> bool:
+    """Whether so many files more may be open just now; also where that cannot be told."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(many):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            return error.errno not in NO_FILE_MORE
+    return True

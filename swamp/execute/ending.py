@@ -16,6 +16,8 @@ NOT_EXECUTABLE = 126
 WORKER_LOST = "worker_lost"
 """The reason of an execution that its worker did not see to the end."""
 
+TIMED_OUT = "timed_out"
+
 _STOPPED = {
     "cancelled": "Command was cancelled",
     WORKER_LOST: "Command was killed: its worker was lost or stopped",
@@ -47,8 +49,11 @@ def describe(ending: Ending, call: ShellCall, texts: tuple[str, str]) -> Outcome
     )
 
 
-def never_begun(stopped: str) -> Outcome:
-    """The outcome of a process that was unwanted before there was one."""
+def never_begun(stopped: str, limit_s: float | None = None) -> Outcome:
+    """The outcome of a process that was unwanted before there was one, say by its time limit."""
+    if stopped == TIMED_OUT:
+        error = f"{_timed_out(limit_s)}, before it could be started"
+        return Outcome(ok=False, reason=stopped, error=error)
     return Outcome(ok=False, reason=stopped, error=_STOPPED.get(stopped, "Command was stopped"))
 
 
@@ -63,9 +68,8 @@ def not_started(error: Exception, call: ShellCall, environment: Mapping[str, str
 
 def _judge(ending: Ending, call: ShellCall) -> tuple[bool, str, str | None]:
     code = ending.code
-    if ending.stopped == "timed_out":
-        limit_ms = round((ending.limit_s or 0) * 1000)
-        return False, "timed_out", f"Command timed out after {limit_ms} ms"
+    if ending.stopped == TIMED_OUT:
+        return False, TIMED_OUT, _timed_out(ending.limit_s)
     if ending.stopped is not None:
         return False, ending.stopped, _STOPPED.get(ending.stopped, "Command was stopped")
     if code < 0:
@@ -77,6 +81,10 @@ def _judge(ending: Ending, call: ShellCall) -> tuple[bool, str, str | None]:
     if code == NOT_EXECUTABLE:
         return False, "failed", f"Command is not executable (exit code {code})"
     return False, "failed", f"Command exited with code {code}"
+
+
+def _timed_out(limit_s: float | None) -> str:
+    return f"Command timed out after {round((limit_s or 0) * 1000)} ms"
 
 
 def _signal_name(number: int) -> str:

@@ -19,7 +19,7 @@ from typing import Protocol
 from datastore.kinds import Outcome
 from swamp.execute.calls import ShellCall
 from swamp.execute.child import Child, start_child
-from swamp.execute.ending import WORKER_LOST, Ending, describe, never_begun, not_started
+from swamp.execute.ending import TIMED_OUT, WORKER_LOST, Ending, describe, never_begun, not_started
 from swamp.execute.leftovers import Leftovers, Scratch
 from swamp.execute.processes import (
     DISPATCH_VARIABLE,
@@ -125,8 +125,9 @@ class Host:
     patience: Patience = field(default_factory=Patience)
     limits: OutputLimits = field(default_factory=OutputLimits)
     traces: Traces | None = None
-    came_room: Callable[[OSError], Awaitable[bool]] | None = None
-    """Asked where a scratch folder is refused: whether to try again; may take its time."""
+    came_room: Callable[[OSError, float], Awaitable[bool]] | None = None
+    """Asked where a scratch folder or a process is refused, and has been for so long, seconds:
+    whether to try again; may take its time."""
     family: str = field(default_factory=lambda: uuid.uuid4().hex)
     leftovers: Leftovers = field(init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count, init=False)
@@ -161,7 +162,7 @@ class Order:
 
 
 class _Unwanted(Exception):
-    """It was stopped while it waited for its folder."""
+    """It was stopped while it waited for its folder, or for its process."""
 
 
 class Execution:
@@ -184,6 +185,7 @@ class Execution:
         self._patience_s = host.patience.kill_after_s
         self._kill_at = 0.0
         self._timers: list[asyncio.TimerHandle] = []
+        self._refused_at: float | None = None
 
     def stop(self, reason: str) -> None:
         """TERM to the group, KILL after the patience; the outcome has this reason.
@@ -210,10 +212,11 @@ class Execution:
             scratch = await self._new_scratch()
             outcome = await self._run_in(self._directory(scratch.path))
         except _Unwanted:
-            outcome = never_begun(self._stopped or "cancelled")
+            outcome = never_begun(self._stopped or "cancelled", self._order.limit_s)
         except (OSError, ValueError) as error:
             outcome = not_started(error, self._order.call, self._order.environment)
         finally:
+            self._disarm()
             if scratch is not None:
                 child = self._process.birth if self._process is not None else None
                 await self._host.leftovers.clear(self._mark, scratch, child)
@@ -228,19 +231,36 @@ class Execution:
             try:
                 return await self._host.leftovers.new_scratch()
             except OSError as error:
-                came_room = self._host.came_room
-                if came_room is None or not await came_room(error):
-                    raise
-                if self._stopped is not None:
-                    raise _Unwanted from error
+                await self._until_again(error)
+
+    async def _until_again(self, error: OSError) -> None:
+        """Return when it is to be tried again; the error if never, _Unwanted if stopped meanwhile.
+
+        The time limit counts from the first refusal.
+        """
+        came_room, now = self._host.came_room, self._loop.time()
+        if self._refused_at is None:
+            self._refused_at = now
+            self._arm()
+        if came_room is None or not await came_room(error, now - self._refused_at):
+            raise error
+        if self._stopped is not None:
+            raise _Unwanted from error
 
     async def _run_in(self, directory: str) -> Outcome:
-        if self._stopped is not None:
-            return never_begun(self._stopped)
-        if self._host.watch.too_late(self._mark):
-            return never_begun(WORKER_LOST)
-        process = self._spawn(directory)
-        self._process, self._group = process, process.pid
+        while self._process is None:
+            if self._stopped is not None:
+                return never_begun(self._stopped, self._order.limit_s)
+            if self._host.watch.too_late(self._mark):
+                return never_begun(WORKER_LOST)
+            try:
+                self._process = self._spawn(directory)
+            except OSError as error:
+                await self._until_again(error)
+        return await self._attend(self._process)
+
+    async def _attend(self, process: Child) -> Outcome:
+        self._group = process.pid
         try:
             self._host.watch.spawned(self._mark, process.pid)
             if self._host.watch.too_late(self._mark):
@@ -290,8 +310,12 @@ class Execution:
         }
 
     def _arm(self) -> None:
-        if self._order.limit_s is not None:
-            self._timers.append(self._loop.call_later(self._order.limit_s, self.stop, "timed_out"))
+        if self._order.limit_s is not None and not self._timers:
+            self._timers.append(self._loop.call_later(self._order.limit_s, self.stop, TIMED_OUT))
+
+    def _disarm(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
 
     def _terminate(self) -> None:
         if self._process is None:
@@ -321,8 +345,7 @@ class Execution:
             await asyncio.sleep(_GROUP_POLL_S)
 
     async def _clean_up(self, process: Child) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        self._disarm()
         self._signal(signal.SIGKILL)
         await process.wait()
         # Whoever was in it dies, and nobody can come.

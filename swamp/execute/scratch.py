@@ -47,11 +47,11 @@ def take_scratch(root: Path) -> Scratch:
         dead = _dead(root)
         try:
             folder.mkdir(mode=0o700)
+            lock = _open(folder)
         except OSError:
-            # What they left may be what fills the disk.
+            # What they left may be what fills the disk, and their locks are open files.
             _end(dead)
             raise
-        lock = _open(folder)
         _locked(lock)
     return Scratch(folder, family, _end(dead), lock)
 

@@ -20,9 +20,11 @@ from aiohttp import web
 from controllers.retention import Keep
 from datastore.errors import DiskFull
 from datastore.lock import RepositoryLock
+from datastore.regular_file import NO_FILE_MORE
 from datastore.room import NO_ROOM, has_room
 from datastore.trouble import Trouble
 from swamp.dialling import DEGRADED_HEADER
+from swamp.open_files import may_open
 from swamp.serve.answers import health, in_a_header, with_expectations
 from swamp.serve.listening import runner_of
 from swamp.serve.reception import Door
@@ -35,6 +37,9 @@ SAY_EVERY_S = 30.0
 
 STEP_BYTES = 1 << 14
 """What the folder of a step may need on any disk."""
+
+STEP_FILES = 8
+"""Open files that starting a step needs at the most, for a moment."""
 
 RETRY_AFTER_S = 5
 """What workers and clients are told that come meanwhile."""
@@ -127,23 +132,31 @@ class OpeningOnceThereIsRoom:
 
 
 class RoomForSteps:
-    """What the server's own steps need on the disk; they wait for it, and `trouble` tells."""
+    """Room on the disk and open files, as the server's own steps need them.
+
+    They wait for these, and `trouble` tells.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._none = Trouble("steps on the server wait for room on the disk", log)
+        self._few_files = Trouble("steps on the server wait until they may open files", log)
 
     @property
     def trouble(self) -> str | None:
         """Why they wait just now; None while they need not."""
-        return self._none.reason
+        return self._none.reason or self._few_files.reason
 
-    async def came_after(self, error: OSError) -> bool:
-        """True after a while if it was for want of room: it may be tried again. At once if not."""
-        if error.errno not in NO_ROOM:
+    async def came_after(self, error: OSError, _waited_s: float = 0.0) -> bool:
+        """True after a while if it was for want of room, or of files: it may be tried again.
+
+        At once if not. However long it takes: they wait for what passes.
+        """
+        if error.errno not in NO_ROOM and error.errno not in NO_FILE_MORE:
             return False
+        lack = self._none if error.errno in NO_ROOM else self._few_files
         # Without the name of what could not be made: that is another one each time.
-        self._none.found(OSError(error.errno, os.strerror(error.errno)))
+        lack.found(OSError(error.errno, os.strerror(error.errno)))
         await asyncio.sleep(LOOK_EVERY_S)
         return True
 
@@ -157,13 +170,16 @@ class RoomForSteps:
                     raise
             else:
                 self._none.over()
+                self._few_files.over()
                 return taken
 
     async def keep_looking(self) -> None:
         """Note when there is room again, also if nobody waits for it any more. For ever."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if self.trouble is not None and await asyncio.to_thread(
-                has_room, self._folder, STEP_BYTES
-            ):
+            if self._few_files.reason is not None and await asyncio.to_thread(may_open, STEP_FILES):
+                self._few_files.over()
+            if self._none.reason is None:
+                continue
+            if await asyncio.to_thread(has_room, self._folder, STEP_BYTES):
                 self._none.over()

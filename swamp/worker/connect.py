@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from datastore.regular_file import NO_FILE_MORE
 from swamp.execute.execution import Host
 from swamp.execute.scratch import Scratch, take_scratch
 from swamp.open_files import raise_limit
@@ -24,6 +27,8 @@ from swamp.worker.worker import EXIT_DRAINED, Worker
 
 _FILES_OF_A_WORKER, _FILES_OF_A_SLOT = 48, 4
 """Open files: two pipes and a process for each step, and what starting one takes for a moment."""
+_FILES_WITHIN_S, _AGAIN_S = 30.0, 1.0
+"""How long, and how often, it is tried to start a step where no file more may be open."""
 _LEFT = (
     "an earlier worker of this cache folder was killed with its guard: ended the {} processes left"
 )
@@ -44,7 +49,8 @@ async def run_worker(
         if scratch.killed:
             report({"kind": "warning", "message": _LEFT.format(scratch.killed)})
         guard = Guard(options.ca_cert)
-        host = Host(scratch.folder, guard, traces=traces, family=scratch.family)
+        again = partial(_once_files_may_be_open, report)
+        host = Host(scratch.folder, guard, traces=traces, family=scratch.family, came_room=again)
         worker = Worker(options, machine, host, report, randomness or random.Random())
         async with guard.running():
             with _signals_to(worker):
@@ -65,6 +71,23 @@ def _have_room(slots: int) -> None:
             f" {allowed}: raise that (ulimit -n)"
             + (f", or take --concurrency {fits}" if fits else "")
         )
+
+
+async def _once_files_may_be_open(
+    report: Callable[[dict[str, Any]], None], error: OSError, waited_s: float
+) -> bool:
+    """Whether a step that could not be started is tried again: for a while, as that may pass.
+
+    A worker has the files that its slots need. If it is refused one all the same, the machine has
+    none, for a moment say: that is no fault of the step.
+    """
+    if error.errno not in NO_FILE_MORE or waited_s >= _FILES_WITHIN_S:
+        return False
+    if not waited_s:
+        why = f"{os.strerror(error.errno)}; it is tried again for {_FILES_WITHIN_S:.0f} s"
+        report({"kind": "warning", "message": f"a step cannot be started just now: {why}"})
+    await asyncio.sleep(_AGAIN_S)
+    return True
 
 
 @contextmanager

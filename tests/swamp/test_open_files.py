@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 
 import pytest
 
-from swamp.open_files import raise_limit
+from swamp.open_files import may_open, raise_limit
 
 
 @pytest.fixture
@@ -37,3 +38,15 @@ def test_what_may_not_be_raised_stays(hard: int, monkeypatch: pytest.MonkeyPatch
         patched.setattr(resource, "setrlimit", refuse)
         assert raise_limit(400) == 256
     assert limit() == 256
+
+
+def test_whether_more_may_be_opened_is_tried_and_leaves_nothing_open() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, before[1]))
+    try:
+        found = [may_open(many) for many in (3, 4, 3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert found == [True, False, True]

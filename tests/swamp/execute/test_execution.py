@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import resource
 import shutil
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,6 +263,116 @@ async def test_start_failures_are_outcomes(bench: Bench) -> None:
     file.touch()
     nowhere = await bench.run("true", Host(file / "missing"))
     assert nowhere.reason == "start_failed"
+
+
+class Room:
+    """What a host is asked where something is refused: the test says when to try again."""
+
+    def __init__(self, *, again: bool = True) -> None:
+        self.again = again
+        self.asked = asyncio.Queue[tuple[int | None, float]]()
+        self.answer = asyncio.Event()
+
+    async def was_asked(self) -> int | None:
+        """Why, once it is."""
+        async with asyncio.timeout(5):
+            return (await self.asked.get())[0]
+
+    async def came(self, error: OSError, waited_s: float) -> bool:
+        self.asked.put_nowait((error.errno, waited_s))
+        await self.answer.wait()
+        return self.again
+
+
+@contextmanager
+def no_file_more() -> Iterator[None]:
+    """This process cannot open anything meanwhile."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_a_command_waits_until_files_may_be_opened(bench: Bench) -> None:
+    """Regression: it failed with `start_failed`, for what had passed a moment later."""
+    room = Room()
+    with no_file_more():
+        running = asyncio.create_task(
+            bench.run("echo $$; echo ran >> ../ran", Host(bench.folder, came_room=room.came))
+        )
+        assert await room.was_asked() == errno.EMFILE
+    open_files = len(os.listdir("/proc/self/fd"))
+    room.answer.set()
+    outcome = await running
+    assert (outcome.ok, outcome.error) == (True, None)
+    assert (bench.folder / "ran").read_text() == "ran\n", "once"
+    assert len(os.listdir("/proc/self/fd")) <= open_files + 1, "that of /proc/loadavg"
+
+
+async def test_a_command_may_fit_by_its_pipes_and_not_by_what_starting_it_takes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room()
+    room.answer.set()
+    popen, refusals = subprocess.Popen, [errno.EMFILE, errno.ENFILE]
+
+    def refuse(*given: Any, **options: Any) -> Any:
+        if refusals:
+            number = refusals.pop(0)
+            raise OSError(number, os.strerror(number))
+        return popen(*given, **options)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    outcome = await bench.run("echo ran", Host(bench.folder, came_room=room.came))
+    assert (outcome.stdout, bench.raw("stdout")) == ("ran\n", b"ran\n")
+    asked = [room.asked.get_nowait() for _ in range(2)]
+    assert [number for number, _ in asked] == [errno.EMFILE, errno.ENFILE]
+    assert asked[0][1] == 0.0 < asked[1][1]
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+@pytest.mark.parametrize("stopped", ["cancelled", "timed_out"])
+async def test_who_waits_for_files_can_be_cancelled_and_times_out(
+    bench: Bench, stopped: str
+) -> None:
+    room = Room()
+    execution = bench.execution(
+        "echo ran > ../ran", Host(bench.folder, came_room=room.came), step_timeout_s=0.05
+    )
+    with no_file_more():
+        running = asyncio.create_task(execution.run())
+        await room.was_asked()
+    if stopped == "cancelled":
+        execution.stop(stopped)
+    else:
+        async with asyncio.timeout(5):
+            while execution._stopped is None:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+    room.answer.set()
+    outcome = await running
+    assert (outcome.ok, outcome.reason) == (False, stopped)
+    assert (
+        outcome.error
+        == {
+            "cancelled": "Command was cancelled",
+            "timed_out": "Command timed out after 50 ms, before it could be started",
+        }[stopped]
+    )
+    assert not (bench.folder / "ran").exists()
+
+
+async def test_who_is_told_to_try_no_more_has_failed(bench: Bench) -> None:
+    room = Room(again=False)
+    room.answer.set()
+    with no_file_more():
+        outcome = await bench.run("true", Host(bench.folder, came_room=room.came))
+    assert (outcome.ok, outcome.reason) == (False, "start_failed")
+    assert outcome.error == "Command could not be started: Too many open files"
 
 
 async def test_a_scratch_folder_that_was_tidied_away_is_made_again(bench: Bench) -> None:

@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from swamp.execute import scratch
 from swamp.execute.scratch import take_scratch
 
 OWNER = """
 import subprocess, sys
 from pathlib import Path
 from swamp.execute.processes import MARK_VARIABLE
+from swamp.execute import scratch
 from swamp.execute.scratch import take_scratch
 own = take_scratch(Path(sys.argv[1]))
 (own.folder / "full").write_text("of something")
@@ -85,24 +87,34 @@ def test_what_the_dead_left_is_ended_and_the_living_are_not_touched(
     assert {path.name for path in tmp_path.iterdir()} == {living.folder.name, *others}
 
 
+@pytest.mark.parametrize("refused", ["the folder", "its lock"])
 def test_what_the_dead_left_goes_also_where_there_is_no_room(
-    tmp_path: Path, owners: tuple[Owner, Owner], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, owners: tuple[Owner, Owner], monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     """It may be what fills the disk, and the server tries again for ever: nothing may pile up."""
     dead, living = owners
     dead.die()
 
-    make = Path.mkdir
+    make, open_ = Path.mkdir, scratch._open
+    known = {path.name for path in tmp_path.iterdir()}
 
     def refuse(folder: Path, *rest: Any, **options: Any) -> None:
         if folder == tmp_path:
             return make(folder, *rest, **options)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
+    def refuse_lock(folder: Path) -> int:
+        if folder == tmp_path or folder.name in known:
+            return open_(folder)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(folder))
+
     before = len(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as full:
-        full.setattr(Path, "mkdir", refuse)
-        with pytest.raises(OSError, match="No space left"):
+        if refused == "the folder":
+            full.setattr(Path, "mkdir", refuse)
+        else:
+            full.setattr(scratch, "_open", refuse_lock)
+        with pytest.raises(OSError, match=r"No space left|Too many open files"):
             take_scratch(tmp_path)
     assert not dead.runs() and not dead.folder.exists()
     assert living.runs()

@@ -25,6 +25,7 @@ from swamp.client import local_client
 from swamp.dialling import DEGRADED_HEADER
 from swamp.execute.leftovers import Leftovers
 from swamp.execute.scratch import Scratch, take_scratch
+from swamp.execute.streams import Pump
 from swamp.serve import no_room
 from swamp.serve.api import Api
 from swamp.serve.listening import application, bound_to_port, on_socket
@@ -65,6 +66,10 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_space(*_: object, **__: object) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "scratch-1")
+
+
+def no_file(*_: object, **__: object) -> Any:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "scratch-1")
 
 
 async def until(true: Callable[[], bool], what: str) -> None:
@@ -255,19 +260,30 @@ async def test_steps_here_wait_for_a_folder_and_others_go_on(
     await served(tmp_path, look)
 
 
+NO_FILE = "steps on the server wait until they may open files: Too many open files"
+LACKS = {
+    "no room": (Leftovers, "_make", no_space, "has_room", "No space left on device"),
+    "no file for its folder": (Leftovers, "_make", no_file, "may_open", NO_FILE),
+    "no file for its pipes": (Pump, "open", no_file, "may_open", NO_FILE),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
 async def test_a_step_that_finds_no_room_later_waits_and_can_be_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lack: str
 ) -> None:
     """It failed with `start_failed`."""
+    what, method, refuse, looks, reason = LACKS[lack]
 
     async def look(parts: Served) -> None:
         names = [parts.new_run(), parts.new_run()]
         with monkeypatch.context() as full:
-            full.setattr(Leftovers, "_make", no_space)
-            full.setattr(no_room, "has_room", lambda *_: False)
+            full.setattr(what, method, refuse)
+            full.setattr(no_room, looks, lambda *_: False)
             for name in names:
                 await start_run(parts, {"workflow": "w"}, name)
             await until(lambda: parts.degraded is not None, "the server says so")
+            assert parts.degraded is not None and reason in parts.degraded
             parts.manager.runs.cancel(names[0], "not wanted")
             run = parts.store.get(RUNS, names[0])
             await until(lambda: not parts.store.get(RUNS, run.name).live, "it is cancelled")
@@ -282,6 +298,9 @@ async def test_a_step_that_finds_no_room_later_waits_and_can_be_cancelled(
         await until(lambda: parts.degraded is None, "and health tells")
 
     await served(tmp_path, look)
+    told = [one.message for one in caplog.records if one.name == no_room.__name__]
+    assert len(told) == 2, "once that they wait, once that they do not"
+    assert reason in told[0] and told[1].startswith("no longer so: ")
 
 
 async def test_a_server_answers_while_its_sweep_is_not_on_disk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from fake_orchestrator import Gate, Orchestrator, RunningWorker, Socket, refusal
 
 from datastore.errors import SwampError
 from datastore.kinds import Call
+from swamp.execute.streams import Pump
 from swamp.protocol import (
     Accepted,
     Ack,
@@ -26,6 +28,7 @@ from swamp.protocol import (
     Refused,
     ResultFrame,
 )
+from swamp.worker import connect
 from swamp.worker.connect import run_worker
 from swamp.worker.options import WorkerOptions, data_url, socket_url
 
@@ -434,3 +437,38 @@ async def test_a_cancel_in_one_message_with_its_dispatch_is_heard(
     result = await socket.expect(ResultFrame)
     assert result.outcome.reason == "cancelled"
     assert not witness.exists()
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_where_no_file_may_be_opened_a_step_waits_for_a_while(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch, passes: bool
+) -> None:
+    """A machine that has no file more for a moment is no fault of the step."""
+    refusals = 2 if passes else 1_000
+    open_, number = Pump.open, errno.ENFILE
+
+    def refuse(pump: Pump) -> int:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise OSError(number, os.strerror(number))
+        return open_(pump)
+
+    monkeypatch.setattr(connect, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(connect, "_FILES_WITHIN_S", 30.0 if passes else 0.01)
+    monkeypatch.setattr(Pump, "open", refuse)
+    worker = start()
+    socket = await orchestrator.enrolled()
+    await socket.send(shell("d1", "echo ran"))
+    await accepted(socket, "d1")
+    outcome = (await socket.expect(ResultFrame)).outcome
+    if passes:
+        assert (outcome.ok, outcome.stdout) == (True, "ran\n")
+    else:
+        assert (outcome.ok, outcome.reason) == (False, "start_failed")
+        assert outcome.error == f"Command could not be started: {os.strerror(number)}"
+    told = [one["message"] for one in worker.events if one["kind"] == "warning"]
+    within = "30 s" if passes else "0 s"
+    assert told == [
+        f"a step cannot be started just now: {os.strerror(number)}; it is tried again for {within}"
+    ]
