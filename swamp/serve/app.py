@@ -18,9 +18,10 @@ from swamp import __version__
 from swamp.open_files import raise_limit
 from swamp.serve.access import token_needed
 from swamp.serve.api import Api
-from swamp.serve.arrivals import ARRIVING_MOST, Arrivals
+from swamp.serve.arrivals import Arrivals
 from swamp.serve.callers import Callers
-from swamp.serve.first_words import FirstWords, room_within
+from swamp.serve.connections import Connections, strangers_within
+from swamp.serve.first_words import FirstWords
 from swamp.serve.gateway import Gateway
 from swamp.serve.hosts import of_this_machine
 from swamp.serve.listening import application, bound_to_port, on_socket, refuse_open_address
@@ -53,7 +54,7 @@ def run_serve(options: ServeOptions, report: Report) -> int:
 
 
 async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report: Report) -> None:
-    room = room_within(raise_limit(OPEN_FILES))
+    limit = raise_limit(OPEN_FILES)
     stop = asyncio.Event()
     for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -62,8 +63,9 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
         store = served.store
         turns = Turns(time.thread_time, lambda: store.live_count(RUNS) > 0)
         who = Callers(store).who
-        # What shows nothing may not take the open files of what does.
-        arrivals = Arrivals(who, strangers_most=min(ARRIVING_MOST, room // 2))
+        # What shows nothing may not take the open files of what does, and neither may take ours.
+        connections = Connections.within(limit)
+        arrivals = Arrivals(who, connections)
         gateway = Gateway(sessions, arrivals, received=served.received, turns=turns)
 
         async def root(request: web.Request) -> web.StreamResponse:
@@ -71,7 +73,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 return await gateway.serve(request)
             return await api.health(request)
 
-        first_words = FirstWords(room, time.monotonic)
+        first_words = FirstWords(connections, time.monotonic)
         checks = [token_needed(store, served.clock)] if options.auth else []
         if not (options.auth or options.insecure):
             checks.append(of_this_machine(options.host))
@@ -86,7 +88,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
                 turns,
                 who,
                 first_words,
-                waiting_most=min(WAITING_MOST, room),
+                waiting_most=min(WAITING_MOST, strangers_within(limit)),
             )
             admin = application(api, root, admin=True)
             async with on_socket(lock.layout, admin, served.own_socket), reception.open():

@@ -10,13 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 
 from controllers.enrollment import EnrollmentRefused
 from swamp.serve.callers import Caller, Standing
+from swamp.serve.connections import Connections
 
 ARRIVING_MOST = 1_000
 """Sockets that may be open and not enrolled yet, all addresses together: so many of workers that
-were here before, of others that show a token, and of those that show nothing."""
+were here before, of others that show a token, and of those that show nothing: of these, no more
+than their share of `Connections`."""
 
 TRY_AGAIN_MS = 2_000
 """When those are to come again that find no place, or lose it; workers spread themselves over half
@@ -29,8 +32,9 @@ OF_ONE_WORKER = 2
 class Place:
     """One socket's, from its upgrade until its worker is enrolled or refused."""
 
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
+    def __init__(self, caller: Caller, number: int) -> None:
+        """`number`: of its socket's file."""
+        self.caller, self.number = caller, number
         self.gave_way = False
         self._patience: asyncio.Timeout | None = None
 
@@ -47,7 +51,7 @@ class Place:
 
 
 class Arrivals:
-    """All those places: `most` for each standing, `strangers_most` for those that show nothing.
+    """All those places: `most` for each standing, and for strangers what `connections` allow.
 
     `who` tells who dials, by the two headers of a worker's dial.
     """
@@ -55,24 +59,29 @@ class Arrivals:
     def __init__(
         self,
         who: Callable[[str, str], Caller],
+        connections: Connections,
         *,
         most: int = ARRIVING_MOST,
-        strangers_most: int = ARRIVING_MOST,
     ) -> None:
-        self._who = who
-        self._most = {standing: most for standing in Standing}
-        self._most[Standing.STRANGER] = strangers_most
+        self._who, self.connections = who, connections
+        self._most = most
+        connections.ask(self.give_way)
         self._here: dict[Standing, set[Place]] = {standing: set() for standing in Standing}
         # The first is the oldest.
         self._silent: dict[Standing, dict[Place, None]] = {standing: {} for standing in Standing}
         self._of_worker: dict[str, list[Place]] = {}
 
     @contextmanager
-    def arrive(self, names: str, proof: str) -> Iterator[Place]:
-        """A place meanwhile; EnrollmentRefused if all are taken by others that are enrolling."""
+    def arrive(self, names: str, proof: str, number: int) -> Iterator[Place]:
+        """A place meanwhile; EnrollmentRefused if all are taken by others that are enrolling.
+
+        `number`: of the socket's file.
+        """
         caller = self._who(names, proof)
+        if caller.standing is Standing.STRANGER:
+            self.connections.doubt(number)
         self._make_room(caller)
-        place = Place(caller)
+        place = Place(caller, number)
         self._here[caller.standing].add(place)
         self._silent[caller.standing][place] = None
         if caller.worker:
@@ -86,12 +95,27 @@ class Arrivals:
         """Something has come on its socket: it keeps its place."""
         self._silent[place.caller.standing].pop(place, None)
 
+    def give_way(self, many: int, share: int) -> int:
+        """Have so many of the strangers beyond a share give way, if they are silent; how many."""
+        silent = self._silent[Standing.STRANGER]
+        most = min(many, len(self._here[Standing.STRANGER]) - share)
+        going = list(islice(silent, max(0, most)))
+        for place in going:
+            self._leave(place)
+            place.give_way()
+        return len(going)
+
     def _make_room(self, caller: Caller) -> None:
         own = self._of_worker.get(caller.worker, [])
         if len(own) >= OF_ONE_WORKER:
             self._have_give_way(caller, own)
-        elif len(self._here[caller.standing]) >= self._most[caller.standing]:
+        elif len(self._here[caller.standing]) >= self._most_of(caller.standing):
             self._have_give_way(caller, self._silent[caller.standing])
+
+    def _most_of(self, standing: Standing) -> int:
+        if standing is Standing.STRANGER:
+            return min(self._most, self.connections.share)
+        return self._most
 
     def _have_give_way(self, caller: Caller, among: Iterable[Place]) -> None:
         silent = self._silent[caller.standing]

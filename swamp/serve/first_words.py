@@ -1,4 +1,4 @@
-"""Connections that have to say something: they are bounded, in number, and the new ones in time.
+"""Connections that have to say something: they give way to others, and the new ones have a time.
 
 Promises: however many connections say nothing, there is room for those that do. What is counted
 here costs the server a file and gives it nothing to do: connections without a whole request yet,
@@ -20,6 +20,7 @@ from aiohttp import StreamReader, web
 from aiohttp.typedefs import Middleware
 
 from swamp.serve.answers import Handler
+from swamp.serve.connections import Connections
 
 WITHIN_S = 30.0
 """How long a connection has for its first request, seconds."""
@@ -27,21 +28,10 @@ WITHIN_S = 30.0
 LOOK_S = 1.0
 """How often those that had their time, and those that have gone, are looked for."""
 
-KEPT_FREE = 200
-"""Open files that are not for connections: journal, index, folders, events of runs."""
-
-LEAST = 64
-"""Silent connections that are borne with, however few files may be open."""
-
 LOOKS_MOST = 64
 """Connections that are looked at for one that can go, each time that one comes."""
 
 log = logging.getLogger(__name__)
-
-
-def room_within(limit: int) -> int:
-    """How many connections may be silent, of so many open files: half of what is for them."""
-    return max(LEAST, (limit - KEPT_FREE) // 2)
 
 
 class _Socket(Protocol):
@@ -101,23 +91,27 @@ class FirstWords:
     """
 
     def __init__(
-        self, most: int, now_s: Callable[[], float], *, within_s: float = WITHIN_S
+        self, connections: Connections, now_s: Callable[[], float], *, within_s: float = WITHIN_S
     ) -> None:
-        self._most, self._now_s, self._within_s = most, now_s, within_s
+        """`connections` says when they are too many, together with strangers elsewhere."""
+        self.connections, self._now_s, self._within_s = connections, now_s, within_s
+        connections.ask(self.give_way, last=True)
         # By file number, the longest silent first. That of a connection which has gone is given to
         # the next one soon.
         self._waits: dict[int, _Wait] = {}
         self._rests: dict[int, _Rest] = {}
 
     def expect(self, connection: socket.socket) -> None:
-        """It has to make a request from now on, unless it has to already."""
+        """It has to make a request from now on, unless it has to already.
+
+        Who has shown a token gives way to nobody meanwhile, but has no more time than others.
+        """
         number = connection.fileno()
         before = self._waits.get(number)
         if before is not None and before.connection is connection:
             return
         self.heard(number)
         self._waits[number] = _Wait(connection, self._now_s())
-        self._make_room()
 
     def heard(self, number: int) -> None:
         """The connection of that file number has made one, or is closed."""
@@ -136,7 +130,7 @@ class FirstWords:
             if wait.body is None and wait.since_s <= over
         ]
         for number in late:
-            _close(self._waits.pop(number).connection, "its time is over")
+            self._close(number, self._waits.pop(number).connection, "its time is over")
 
     async def keep(self) -> None:
         """Look for those again and again until cancelled."""
@@ -144,13 +138,15 @@ class FirstWords:
             await asyncio.sleep(LOOK_S)
             self.close_late()
 
-    def _make_room(self) -> None:
-        """Those that rest lose nothing: they go before those whose request may be on its way."""
-        more = len(self._waits) + len(self._rests) - self._most
-        if more > 0:
-            more -= _close_oldest(self._rests, more)
-        if more > 0:
-            _close_oldest(self._waits, more)
+    def give_way(self, many: int, _share: int = 0) -> int:
+        """Close so many of those that are silent; how many.
+
+        Those that rest lose nothing: they go before those whose request may be on its way.
+        """
+        closed = self._close_oldest(self._rests, many)
+        if closed < many:
+            closed += self._close_oldest(self._waits, many - closed)
+        return closed
 
     def _begun(self, transport: asyncio.Transport, body: StreamReader) -> None:
         """A request has come; if not all of its body has, the rest of that is waited for."""
@@ -158,6 +154,7 @@ class FirstWords:
         number = connection.fileno()
         if body.is_eof():
             self.heard(number)
+            self.connections.trust(number)
             return
         wait = _Wait(connection, self._now_s(), transport, body, body.total_bytes)
 
@@ -165,21 +162,23 @@ class FirstWords:
             # By then it may have been answered, and rest.
             if self._waits.get(number) is wait:
                 del self._waits[number]
+                self.connections.trust(number)
 
         self._rests.pop(number, None)
         # In the place of its head, if that was waited for: others may have come meanwhile.
         self._waits[number] = wait
         body.on_eof(whole)
-        self._make_room()
+        self.connections.doubt(number)
 
     def _answered(self, transport: asyncio.Transport | None, answer: web.StreamResponse) -> None:
         """It rests from now on. For how long it may, whoever answers requests knows."""
         if transport is None or transport.is_closing():
             return
         connection: _Socket = transport.get_extra_info("socket")
-        self.heard(connection.fileno())
-        self._rests[connection.fileno()] = _Rest(connection, transport, answer)
-        self._make_room()
+        number = connection.fileno()
+        self.heard(number)
+        self._rests[number] = _Rest(connection, transport, answer)
+        self.connections.doubt(number)
 
     def middleware(self) -> Middleware:
         """Notes who made a request, and who rests after one. It comes before all others."""
@@ -194,25 +193,26 @@ class FirstWords:
 
         return noted
 
+    def _close_oldest(self, known: dict[int, _Wait] | dict[int, _Rest], many: int) -> int:
+        """Close the longest silent; how many. One that is not is looked at again after all."""
+        closed = 0
+        for _ in range(min(LOOKS_MOST, len(known))):
+            number = next(iter(known))
+            one = known.pop(number)
+            if one.connection.fileno() < 0:
+                continue
+            if self.connections.is_stranger(number) and one.is_silent():
+                self._close(number, one.connection, "others came")
+                closed += 1
+            else:
+                one.again()
+                known[number] = one  # type: ignore[assignment]
+            if closed == many:
+                break
+        return closed
 
-def _close_oldest(known: dict[int, _Wait] | dict[int, _Rest], many: int) -> int:
-    """Close the longest silent; how many. One that is not silent is looked at again after all."""
-    closed = 0
-    for _ in range(min(LOOKS_MOST, len(known))):
-        number = next(iter(known))
-        one = known.pop(number)
-        if one.is_silent():
-            _close(one.connection, "others came")
-            closed += 1
-        else:
-            one.again()
-            known[number] = one  # type: ignore[assignment]
-        if closed == many:
-            break
-    return closed
-
-
-def _close(connection: _Socket, why: str) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-        log.debug("a connection that says nothing is closed: %s", why)
+    def _close(self, number: int, connection: _Socket, why: str) -> None:
+        self.connections.ending(number)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+            log.debug("a connection that says nothing is closed: %s", why)

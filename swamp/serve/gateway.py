@@ -26,6 +26,7 @@ from swamp.protocol import (
     next_message,
 )
 from swamp.serve.arrivals import Arrivals, Place, too_many
+from swamp.serve.connections import file_number
 from swamp.serve.refusals import refusal
 from swamp.serve.session import Session
 from swamp.serve.sessions import Sessions
@@ -173,14 +174,24 @@ class Gateway:
             if arrived is not None:
                 await self._attend(arrived, socket, transport)
         except EnrollmentRefused as error:
-            await self._say_why(socket, encode(refusal(error)))
             code = CLOSE_BAD_FRAME if error.code == "bad_frame" else CLOSE_REFUSED
-            await self._close(socket, Closed(code, error.code))
+            with self._leaving(request, transport):
+                await self._say_why(socket, encode(refusal(error)))
+                await self._close(socket, Closed(code, error.code))
         except Closed as closed:
-            await self._close(socket, closed)
+            with self._leaving(request, transport):
+                await self._close(socket, closed)
         finally:
             _forget_error(socket)
         return socket
+
+    def _leaving(
+        self, request: web.Request, transport: SocketTransport
+    ) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile it is closed in order, unless its file is needed before that is done."""
+        return self._arrivals.connections.leaving(
+            file_number(request.transport), lambda: transport.abort("its file is needed")
+        )
 
     async def _attend(
         self, arrived: Arrived, socket: web.WebSocketResponse, transport: SocketTransport
@@ -213,9 +224,13 @@ class Gateway:
         """The session, None if the peer has gone; Closed or EnrollmentRefused."""
         said = request.headers
         names, proof = said.get(WORKER_HEADER, ""), said.get(PROOF_HEADER, "")
-        with self._arrivals.arrive(names, proof) as place:
+        number = file_number(request.transport)
+        with self._arrivals.arrive(names, proof, number) as place:
             message = await self._first_message(socket, place)
-            return await self._enroll(message, request.remote or "", socket, transport)
+            arrived = await self._enroll(message, request.remote or "", socket, transport)
+        if arrived is not None:
+            self._arrivals.connections.trust(number)
+        return arrived
 
     async def _first_message(self, socket: web.WebSocketResponse, place: Place) -> WSMessage:
         try:

@@ -30,7 +30,8 @@ from swamp.serve.first_words import FirstWords
 from swamp.serve.turns import Rank, Turns
 
 WAITING_MOST = 4096
-"""Workers that may wait here: as many as are let in while the first ones still wait for us."""
+"""Workers that may wait here: as many as are let in while the first ones still wait for us. Of
+strangers, no more than their share of `Connections`."""
 
 TRY_AGAIN_S = 2
 """When those beyond that are to come again; workers spread themselves over half as long more."""
@@ -75,8 +76,8 @@ class Door:
 class Reception:
     """Listens, and hands connections over to `protocol`.
 
-    `who` tells who dials, by the two headers of a worker's dial. `first_words` bounds those that
-    say nothing; whoever answers requests tells it of them.
+    `who` tells who dials, by the two headers of a worker's dial. `first_words` knows those that say
+    nothing; whoever answers requests tells it of them.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class Reception:
         self._listener, self._tls = door.listener, door.tls
         self._protocol, self._first_words = protocol, first_words
         self._turns, self._who = turns, who
-        self._waiting_most = waiting_most
+        self._connections, self._waiting_most = first_words.connections, waiting_most
+        self._connections.ask(self.give_way)
         self._loop = asyncio.get_running_loop()
         self._silent: set[socket.socket] = set()
         self._crowd: dict[Rank, deque[socket.socket]] = {rank: deque() for rank in _RANK.values()}
@@ -108,7 +110,9 @@ class Reception:
             self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         # Over TLS each costs a handshake.
         at_once = ACCEPTED_AT_ONCE if self._tls is None else 1
-        accepting = Accepting(self._listener, self._look, at_once=at_once)
+        accepting = Accepting(
+            self._listener, self._look, at_once=at_once, connections=self._connections
+        )
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             for rank in self._crowd:
@@ -138,6 +142,7 @@ class Reception:
                 self._silent.add(connection)
                 self._loop.add_reader(connection, self._look, connection)
                 self._first_words.expect(connection)
+                self._connections.make_room()
             return
         except OSError:
             said = b""
@@ -157,11 +162,26 @@ class Reception:
         self._first_words.heard(connection.fileno())
         caller = self._who(_said(_WORKER, said), _said(_PROOF, said))
         rank = _RANK[caller.standing]
-        if len(self._crowd[rank]) >= self._waiting_most:
+        if len(self._crowd[rank]) >= self._most_of(rank):
             _tell_to_come_back(connection)
             return
+        if rank is not Rank.UPGRADE_STRANGER:
+            self._connections.trust(connection.fileno())
         self._crowd[rank].append(connection)
         self._somebody[rank].set()
+
+    def _most_of(self, rank: Rank) -> int:
+        if rank is Rank.UPGRADE_STRANGER:
+            return min(self._waiting_most, self._connections.share)
+        return self._waiting_most
+
+    def give_way(self, many: int, share: int) -> int:
+        """Tell so many of the strangers beyond a share to come back, the last first; how many."""
+        crowd, told = self._crowd[Rank.UPGRADE_STRANGER], 0
+        while told < many and len(crowd) > share:
+            _tell_to_come_back(crowd.pop())
+            told += 1
+        return told
 
     # -- letting in ------------------------------------------------------------------------------
 

@@ -15,7 +15,9 @@ import pytest
 from aiohttp import web
 
 from swamp.serve import first_words
-from swamp.serve.first_words import FirstWords, room_within
+from swamp.serve.callers import STRANGER
+from swamp.serve.connections import Connections
+from swamp.serve.first_words import FirstWords
 from swamp.serve.reception import Door, Reception
 from swamp.serve.turns import Turns
 
@@ -30,7 +32,8 @@ class Hall:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.first = FirstWords(MOST, lambda: self.now_s)
+        self.connections = Connections(MOST, most=100)
+        self.first = FirstWords(self.connections, lambda: self.now_s)
         self.port = 0
         self._read, self._more = 0, asyncio.Condition()
 
@@ -73,7 +76,8 @@ async def opened() -> AsyncIterator[Hall]:
         hall.port = listener.getsockname()[1]
         turns = Turns(lambda: 0.0)
         door = Door(listener, None)
-        async with Reception(door, runner.server, turns, lambda name: True, hall.first).open():
+        reception = Reception(door, runner.server, turns, lambda *_: STRANGER, hall.first)
+        async with reception.open():
             yield hall
     await runner.cleanup()
 
@@ -198,7 +202,7 @@ async def test_who_has_gone_takes_no_room(hall: Hall) -> None:
 
 def test_who_has_gone_is_not_taken_for_the_next_one_of_its_number() -> None:
     now_s = [0.0]
-    first = FirstWords(MOST, lambda: now_s[0])
+    first = FirstWords(Connections(MOST), lambda: now_s[0])
     gone = socket.socket()
     number = gone.fileno()
     between, *others = *socket.socketpair(), *socket.socketpair()
@@ -224,7 +228,3 @@ def has_ended(connection: socket.socket) -> bool:
     look = select.poll()
     look.register(connection, select.POLLHUP)
     return bool(look.poll(0))
-
-
-def test_half_of_what_may_be_open_is_for_the_silent() -> None:
-    assert [room_within(limit) for limit in (10, 256, 1024, 65_536)] == [64, 64, 412, 32_668]

@@ -38,7 +38,8 @@ from swamp.protocol import (
 )
 from swamp.serve import socket_limits, turns
 from swamp.serve.arrivals import Arrivals
-from swamp.serve.callers import Callers
+from swamp.serve.callers import Callers, Standing
+from swamp.serve.connections import Connections
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
 
@@ -125,7 +126,7 @@ async def server() -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
     who = Callers(made.store).who
-    arrivals = Arrivals(who, most=ARRIVING_MOST, strangers_most=ARRIVING_MOST)
+    arrivals = Arrivals(who, Connections(4 * ARRIVING_MOST), most=ARRIVING_MOST)
     gateway = Gateway(made.sessions, arrivals, enroll_within_s=0.3)
     made.gateway = gateway
 
@@ -466,6 +467,31 @@ async def test_a_silent_socket_gives_way_to_the_next_one_and_is_told_why(patient
     await worker.send_json({"type": "ping", "n": 7})
     assert json.loads((await worker.receive()).data) == {"type": "pong", "n": 7}
     assert not silent[1].closed and not another.closed
+
+
+async def test_strangers_whose_files_are_needed_give_way_and_are_told_why(patient: Server) -> None:
+    worker = await patient.enrolled()
+    silent = [await patient.dial() for _ in range(3)]
+    speaks = await patient.dial()
+    patient.look.clear()
+    await speaks.send_json(hello(token="evil.wrong"))
+    shows = await patient.dial("evil.secret")
+    arrivals = patient.gateway._arrivals
+    async with asyncio.timeout(5):
+        while len(arrivals._silent[Standing.STRANGER]) > 3:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.01)
+    assert arrivals.give_way(1, 4) == 0
+    assert arrivals.give_way(9, 2) == 2
+    for socket in silent[:2]:
+        assert "others came, and nothing had been said" in await refused(socket)
+    assert arrivals.give_way(9, 0) == 1
+    assert "others came" in await refused(silent[2])
+    await worker.send_json({"type": "ping", "n": 7})
+    assert json.loads((await worker.receive()).data) == {"type": "pong", "n": 7}
+    patient.look.set()
+    await shows.send_json(hello())
+    assert (await heard(shows, 1))[0]["type"] == "enrolled"
+    assert (await ends(speaks))[0] == 4000
 
 
 @pytest.mark.parametrize("token", ["evil.secret", "box.secret"], ids=["new", "known"])

@@ -12,10 +12,12 @@ import pytest
 from swamp.protocol import calling_card
 from swamp.serve import turns
 from swamp.serve.callers import STRANGER, Caller, Standing
+from swamp.serve.connections import CLOSING, Connections
 from swamp.serve.first_words import FirstWords
 from swamp.serve.reception import Door, Reception
 from swamp.serve.turns import Rank, Turn, Turns
 
+STRANGERS = 12
 GET = b"GET /api/v1/health HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
@@ -66,8 +68,8 @@ class Peer:
 class Hall:
     """A reception whose turn is taken: nobody of the crowd comes in before `turn` is over."""
 
-    def __init__(self, reception: Reception, turn: Turn, port: int, came: list[bytes]) -> None:
-        self.reception, self.turn, self.came = reception, turn, came
+    def __init__(self, connections: Connections, turn: Turn, port: int, came: list[bytes]) -> None:
+        self.connections, self.turn, self.came = connections, turn, came
         self._port = port
 
     async def peer(self, says: bytes) -> Peer:
@@ -82,16 +84,17 @@ async def opened() -> AsyncIterator[Hall]:
     gate, came = Turns(lambda: 0.0), list[bytes]()
     turn = await gate.begin(Rank.ENROLL_NEW)
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections = Connections(STRANGERS, most=100)
         reception = Reception(
             Door(listener, None),
             lambda: Front(came),
             gate,
             who,
-            FirstWords(3, lambda: 0.0),
+            FirstWords(connections, lambda: 0.0),
             waiting_most=3,
         )
         async with reception.open():
-            yield Hall(reception, turn, listener.getsockname()[1], came)
+            yield Hall(connections, turn, listener.getsockname()[1], came)
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +166,39 @@ async def test_more_than_may_wait_are_told_when_to_come_back(hall: Hall) -> None
     old = await hall.peer(dials("old.secret"))
     hall.turn.over()
     assert await old.answer() == b"in"
+
+
+async def test_strangers_have_one_budget_whether_they_wait_or_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: those who waited had as many files besides those of the silent."""
+    # Else the kernel keeps who says nothing for a second.
+    monkeypatch.delattr(socket, "TCP_DEFER_ACCEPT")
+    bare = dials("old.secret").replace(b"-Proof", b"-Else")
+    async with opened() as hall:
+        silent = [await hall.peer(b"") for _ in range(STRANGERS)]
+        waiting = [await hall.peer(bare) for _ in range(3)]
+        assert [await one.answer() for one in silent[:3]] == [b""] * 3
+        known = [await hall.peer(dials(f"old-{number}.secret")) for number in range(3)]
+        assert await answered_at_once(hall)
+        assert hall.connections.strangers <= STRANGERS
+        hall.turn.over()
+        assert [await one.answer() for one in (*waiting, *known)] == [b"in"] * 6
+
+
+async def test_where_the_known_need_the_files_strangers_in_the_crowd_are_told_to_come_back(
+    hall: Hall,
+) -> None:
+    strangers = [
+        await hall.peer(dials("old.secret").replace(b"-Proof", b"-Else")) for _ in range(3)
+    ]
+    assert await answered_at_once(hall)
+    assert hall.connections.strangers == 3
+    # As if so many workers had come.
+    hall.connections._strangers_most, hall.connections._most = 2, CLOSING + 2
+    hall.connections.make_room()
+    assert (await strangers[2].answer()).startswith(b"HTTP/1.1 503 ")
+    hall.turn.over()
 
 
 async def test_who_says_nothing_keeps_nobody_waiting(hall: Hall) -> None:
