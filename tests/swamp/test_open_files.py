@@ -42,9 +42,11 @@ def test_what_may_not_be_raised_stays(hard: int, monkeypatch: pytest.MonkeyPatch
 
 def test_whether_more_may_be_opened_is_tried_and_leaves_nothing_open() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 3, before[1]))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]
+    for one in taken:
+        os.close(one)
+    # These numbers are free, and no others below the limit.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1, before[1]))
     try:
         found = [may_open(many) for many in (3, 4, 3)]
     finally:
