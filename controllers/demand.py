@@ -32,7 +32,9 @@ from datastore.kinds import (
 from datastore.kinds.dispatch_name import is_probe
 from datastore.store import Store
 
-_BLOCKED = frozenset({"cordoned", "draining", "model_held", "paused", "target_disconnected"})
+_BLOCKED = frozenset(
+    {"cordoned", "degraded", "draining", "model_held", "paused", "target_disconnected"}
+)
 _NEVER_SEEN = frozenset({"no_match", "target_unknown"})
 
 

@@ -169,7 +169,7 @@ def explain(placement: Placement, fleet: Fleet) -> Reason:
     """`0 of 3 workers fit: 1 draining, 2 lack pool=gpu (pool is: cpu, build)`.
 
     Codes: `no_workers`, `no_match`, `target_unknown`, `target_disconnected`, `disconnected`,
-    `cordoned`, `draining`, `unverified`, `full`, `busy`; the one that is nearest to being solved.
+    `cordoned`, `draining`, `unverified`, `full`, `busy`, `fits`; what is nearest to being solved.
     """
     if placement.target is not None:
         return _explain_target(placement, fleet)

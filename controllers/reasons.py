@@ -82,9 +82,16 @@ class Reasons:
         pause = self._paused(placement)
         if pause is not None:
             return Reason("paused", paused_text(pause))
-        reason = explain(placement, self._counted(placement))
+        reason = self._unless_disk(explain(placement, self._counted(placement)))
         self._known[key] = _Known(reason, now_s)
         return reason
+
+    def _unless_disk(self, reason: Reason) -> Reason:
+        """That reason; but if there is a free slot, and the disk holds it back, that."""
+        trouble = self._store.trouble
+        if trouble is None or reason.code != "fits":
+            return reason
+        return Reason("degraded", f"no step is placed while the disk refuses writes: {trouble}")
 
     def of_dispatch(self, spec: PendingSpec, *, fresh: bool = False) -> Reason:
         """Why this dispatch waits: like its requirement, unless a worker alone would not help it.

@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable, Iterable
 
 from controllers.controller import Wait
+from controllers.disk_hold import DiskHold
 from controllers.model_locks import ModelLocks
 from controllers.pauses import Pauses
 from controllers.pool import WorkerPool
@@ -82,6 +83,7 @@ class Scheduler:
         self._turns: dict[str, int] = {}
         self._grace_s = grace_s
         self._away_since: dict[str, float] = {}
+        self._hold = DiskHold(store, lambda: self.queue.add(PLACE))
         self._pauses = Pauses(store, clock, new_uid)
         self._locks = ModelLocks(store)
         self._pool = WorkerPool(store, self._pauses.holding, self._locks)
@@ -110,7 +112,8 @@ class Scheduler:
             self.place()
             return None
         if key == RENEW:
-            return self._renewal.some()
+            # No record could be brought up to date while the disk refuses; the queue says why.
+            return Wait(RENEW_EVERY_S) if self._hold.on() else self._renewal.some()
         if key.startswith(PAUSE):
             self._pauses.look_at(key.removeprefix(PAUSE))
             self._awake.update(self._room.groups)
@@ -195,7 +198,8 @@ class Scheduler:
         if pending.status is None:
             pending = self._mark_waiting(pending)
             self.queue.add_after(RENEW, RENEW_EVERY_S)
-        left_s = self._left_s(pending, now_s - since)
+        # Nobody's wait ends for what the server's own disk holds back.
+        left_s = self._left_s(pending, now_s - since - self._hold.held_s(since))
         lost_s = self._until_lost_s(pending, now_s)
         if lost_s is not None and lost_s <= 0:
             self._end(pending, "cancelled", now_s - since, self._lost_text(pending), AFFINITY_LOST)
@@ -204,7 +208,8 @@ class Scheduler:
             self._end(pending, "timed_out", now_s - since, self._timeout_text(pending))
             return None
         waits = [one for one in (left_s, lost_s) if one is not None]
-        return Wait(min(waits)) if waits else None
+        soonest_s = RENEW_EVERY_S if self._hold.on() else 0.0
+        return Wait(max(soonest_s, min(waits))) if waits else None
 
     @staticmethod
     def _left_s(pending: Pending, waited_s: float) -> float | None:
@@ -220,6 +225,9 @@ class Scheduler:
         if worker is None or worker.live:
             self._away_since.pop(bound or "", None)
             return None
+        if self._hold.on():
+            # It may try to come back, and is refused as long as the disk is.
+            self._away_since[worker.name] = now_s
         return self._grace_s - (now_s - self._away_since.setdefault(worker.name, now_s))
 
     def _lost_text(self, pending: Pending) -> str:
@@ -277,8 +285,11 @@ class Scheduler:
     def place(self) -> None:
         """Give every slot that the awake requirements can use to the dispatches that go first.
 
-        One plain pass: what it reads, it decides and commits before anything else runs.
+        One plain pass: what it reads, it decides and commits before anything else runs. Nobody
+        gets one while the disk refuses writes: that dispatch could not leave.
         """
+        if self._hold.on():
+            return
         now_s = asyncio.get_running_loop().time()
         heads: list[tuple[Rank, str, str]] = []
         for key in sorted(self._awake):

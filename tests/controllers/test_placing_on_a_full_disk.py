@@ -1,0 +1,129 @@
+"""While the disk refuses writes no step is placed; once it takes them, it goes on at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_scheduler_work import pending, worker
+
+from controllers.scheduler import PLACE, RENEW, Scheduler
+from datastore.clock import SystemClock
+from datastore.journal import Op
+from datastore.kinds import KINDS, LEASES, PENDING, Placement
+from datastore.store import Store
+
+FULL = "the disk is full"
+WAITS = "r1.j.s.1"
+
+
+class Disk:
+    """Takes everything at once, unless it is full."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self._held: list[Callable[[], None]] = []
+
+    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
+        assert on_durable is not None
+        if self.trouble is None:
+            on_durable()
+        else:
+            self._held.append(on_durable)
+
+    def recover(self) -> None:
+        self.trouble = None
+        for one in self._held:
+            one()
+        self._held.clear()
+
+
+class World:
+    """A worker with a slot, and a step that wants it, on a full disk."""
+
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.disk = Disk()
+        self.store = Store(KINDS.values(), self.disk)
+        self.scheduler = Scheduler(self.store, SystemClock(), lambda: "uid", grace_s=60.0)
+        self.store.commit([worker()])
+        self.disk.trouble = FULL
+        step = pending(1, Placement(labels={"pool": "a"}))
+        spec = step.spec.model_copy(update={"wait_limit_s": limit_s})
+        self.store.commit([replace(step, spec=spec)])
+
+    async def look(self) -> None:
+        """Until nothing is left to do now."""
+        queue = self.scheduler.queue
+        while len(queue):
+            key = await queue.get()
+            await self.scheduler.reconcile(key)
+            queue.done(key)
+
+    @property
+    def state(self) -> str | None:
+        return self.store.get(PENDING, WAITS).state
+
+
+async def test_no_slot_is_given_away_until_the_disk_has_taken_all() -> None:
+    """Regression: that dispatch could not leave, and its worker was cut for not answering."""
+    world = World()
+    await world.look()
+    await world.scheduler.reconcile(PLACE)
+    assert not world.store.has(LEASES, WAITS)
+    assert world.state == "waiting"
+    world.disk.recover()
+    await world.look()
+    assert world.store.has(LEASES, WAITS)
+
+
+async def test_who_waits_says_so() -> None:
+    world = World()
+    await world.look()
+    reason = world.scheduler.reasons.of_dispatch(world.store.get(PENDING, WAITS).spec)
+    assert reason.code == "degraded"
+    assert reason.text == f"no step is placed while the disk refuses writes: {FULL}"
+    lacking = world.scheduler.reasons.of(Placement(labels={"pool": "b"}))
+    assert lacking.code == "no_match"
+
+
+@pytest.mark.parametrize("full_s", [50.0])
+async def test_no_wait_ends_by_it(monkeypatch: pytest.MonkeyPatch, full_s: float) -> None:
+    loop, passed_s = asyncio.get_running_loop(), 0.0
+    really = loop.time
+    monkeypatch.setattr(loop, "time", lambda: really() + passed_s)
+    world = World(limit_s=10.0)
+    await world.look()
+    for _ in range(5):
+        passed_s += full_s / 5
+        wait: Any = await world.scheduler.reconcile(WAITS)
+        assert 1 <= wait.seconds <= 10.1
+        await world.scheduler.reconcile(RENEW)
+    world.disk.recover()
+    await world.scheduler.reconcile(WAITS)
+    assert world.state == "waiting"
+    await world.look()
+    assert world.state == "dispatched"
+
+
+async def test_a_step_that_no_worker_can_take_has_its_limit_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, passed_s = asyncio.get_running_loop(), 0.0
+    really = loop.time
+    monkeypatch.setattr(loop, "time", lambda: really() + passed_s)
+    world = World(limit_s=10.0)
+    gone = world.store.get(PENDING, WAITS)
+    world.store.commit([], [(PENDING, WAITS)])
+    spec = gone.spec.model_copy(update={"placement": Placement(labels={"pool": "b"})})
+    world.store.commit([replace(gone, spec=spec, revision=0)])
+    await world.look()
+    passed_s = 100.0
+    world.disk.recover()
+    await world.scheduler.reconcile(WAITS)
+    assert world.state == "waiting"
+    passed_s = 111.0
+    await world.scheduler.reconcile(WAITS)
+    assert world.state == "timed_out"
