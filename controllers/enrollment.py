@@ -53,12 +53,20 @@ class EnrollmentRefused(SwampError):
     """Why a worker may not enroll. Permanent ones end the worker; it retries after the others."""
 
     def __init__(
-        self, code: str, message: str, *, permanent: bool = True, retry_after_ms: int = 0
+        self,
+        code: str,
+        message: str,
+        *,
+        permanent: bool = True,
+        retry_after_ms: int = 0,
+        grace_s: float = 0.0,
     ) -> None:
+        """`grace_s`: for how long what it runs may go on; 0 puts off nothing."""
         super().__init__(message)
         self.code = code
         self.permanent = permanent
         self.retry_after_ms = retry_after_ms
+        self.grace_s = grace_s
 
 
 @dataclass(frozen=True, slots=True)

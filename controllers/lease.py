@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from controllers.controller import Wait
 from controllers.ports import SessionInfo, WorkerLink
@@ -41,6 +42,9 @@ ACCEPT_TIMEOUT_S = 30.0
 
 CANCEL_TIMEOUT_S = 30.0
 """How long a worker may take to stop a cancelled runner before its socket is cut."""
+
+LOOK_S = 5.0
+"""How often it is looked whether that time must begin anew: our own disk held the answer up."""
 
 WORKER_LOST = "worker lost"
 WRITE_THEN_DROP = "write-then-drop"
@@ -94,36 +98,50 @@ class LeaseController:
     # -- the worker is there ---------------------------------------------------------------------
 
     def _offer(self, lease: Lease, session: SessionInfo) -> Wait | None:
-        now_s = asyncio.get_running_loop().time()
-        number, at = self._offered.get(lease.name, (0, 0.0))
+        number, _ = self._offered.get(lease.name, (0, 0.0))
         if number != session.number:
             pending = self._store.find(PENDING, lease.name)
             if pending is None:
                 self._end(lease, "expired", "its pending dispatch is gone")
                 return None
-            self._offered[lease.name] = (session.number, now_s)
+            self._offered[lease.name] = (session.number, asyncio.get_running_loop().time())
             self._link.dispatch(lease, pending)
-            return Wait(ACCEPT_TIMEOUT_S)
-        if now_s - at < ACCEPT_TIMEOUT_S:
-            return Wait(ACCEPT_TIMEOUT_S - (now_s - at))
-        self._link.cut(lease.spec.worker, f"no answer to dispatch {lease.name}")
-        return None
+        return self._until_answered(self._offered, lease, ACCEPT_TIMEOUT_S, "dispatch")
 
     def _cancel(self, lease: Lease, session: SessionInfo) -> Wait | None:
+        """What has left for the worker is stopped there; what has not never leaves."""
         offered, _ = self._offered.get(lease.name, (0, 0.0))
         assert lease.status is not None
-        if lease.status.state == "bound" and offered != session.number:
+        if lease.status.state == "bound" and (
+            offered != session.number or self._link.withdraw(lease.name)
+        ):
             self._end_cancelled(lease)
             return None
-        now_s = asyncio.get_running_loop().time()
-        number, at = self._cancelled.get(lease.name, (0, 0.0))
+        number, _ = self._cancelled.get(lease.name, (0, 0.0))
         if number != session.number:
-            self._cancelled[lease.name] = (session.number, now_s)
+            self._cancelled[lease.name] = (session.number, asyncio.get_running_loop().time())
             self._link.cancel(lease.spec.worker, lease.name)
-            return Wait(CANCEL_TIMEOUT_S)
-        if now_s - at < CANCEL_TIMEOUT_S:
-            return Wait(CANCEL_TIMEOUT_S - (now_s - at))
-        self._link.cut(lease.spec.worker, f"no answer to the cancel of dispatch {lease.name}")
+        return self._until_answered(
+            self._cancelled, lease, CANCEL_TIMEOUT_S, "the cancel of dispatch"
+        )
+
+    def _until_answered(
+        self, asked: dict[str, tuple[int, float]], lease: Lease, timeout_s: float, to: str
+    ) -> Wait | None:
+        """Wait for the worker's answer for so long, then cut its socket.
+
+        The time begins anew while our own disk holds up the question, or what answers it: no
+        worker is cut, and in the end loses what it runs, for what the server cannot do.
+        """
+        now_s = asyncio.get_running_loop().time()
+        number, since = asked[lease.name]
+        if self._store.trouble is not None or self._link.holds_up(lease.name):
+            since = now_s
+            asked[lease.name] = (number, since)
+        left_s = timeout_s - (now_s - since)
+        if left_s > 0:
+            return Wait(min(left_s, LOOK_S))
+        self._link.cut(lease.spec.worker, f"no answer to {to} {lease.name}")
         return None
 
     # -- the worker is away ----------------------------------------------------------------------
@@ -147,9 +165,16 @@ class LeaseController:
         elif left_s <= 0:
             why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
             self._lose(lease, f"{WORKER_LOST}: {why}")
-        elif lease.status.state != "recovering":
-            self._move(lease, "recovering", recovering_at=stamp(self._clock.now()))
+        elif lease.status.state != "recovering" or self._window_is_unsaid(lease):
+            began = self._clock.now() - timedelta(seconds=now_s - since)
+            self._move(lease, "recovering", recovering_at=stamp(began))
         return Wait(left_s) if left_s > 0 else None
+
+    @staticmethod
+    def _window_is_unsaid(lease: Lease) -> bool:
+        """Whether a restart could not tell how much is left; only of one given up it must."""
+        assert lease.status is not None
+        return lease.status.recovering_at is None and is_given_up(lease)
 
     def _away_before_s(self, lease: Lease) -> float:
         """How much of its window a given-up lease has had under an earlier process, seconds.
@@ -202,6 +227,33 @@ class LeaseController:
                 self._lose(lease, f"{WORKER_LOST}: it came back without this runner")
         kill = sorted((has | has_result) - set(keep))
         return Comparison(keep=tuple(keep), kill=tuple(kill))
+
+    def would_be_back(self, worker: str, instance: str, running: Iterable[str]) -> bool:
+        """A worker cannot enroll only because the disk refuses writes; whether it may go on.
+
+        If so, the grace windows of its leases begin anew, now, and its own does, of which it is
+        told: that counts from when it asked, and is the shorter one (`GRACE_MARGIN`). So what it
+        runs is always over before its lease is, and nothing runs twice. Over a restart as well: the
+        leases' windows begin anew with it, except those of what was given up. So nothing of that
+        may be among them; and what is given up later is, until its window has been put down anew,
+        one without a beginning (`recovering_at`) in the records, which counts as none.
+        """
+        leases = [
+            one for one in self._store.by(LEASES, "worker", worker) if one.spec.instance == instance
+        ]
+        is_kept = set(running) <= {lease.name for lease in leases}
+        if not is_kept or any(lease.spec.cancel for lease in leases):
+            return False
+        session = self._link.session(worker)
+        if session is not None and session.instance == instance:
+            # Its old socket counts still: the windows begin when that is found to be gone.
+            return True
+        for lease in leases:
+            assert lease.status is not None
+            if lease.status.state != "recovering" or lease.status.recovering_at is not None:
+                self._move(lease, "recovering", recovering_at=None)
+            self._away_since[lease.name] = asyncio.get_running_loop().time()
+        return True
 
     def instance_died(self, worker: str, instance: str) -> int:
         """End the leases of a process that is known to be dead, runners and all; how many."""

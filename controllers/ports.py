@@ -36,8 +36,14 @@ class WorkerLink(Protocol):
     def dispatch(self, lease: Lease, pending: Pending) -> None:
         """Send the dispatch once the lease is durable; it is lost if the socket closes first."""
 
+    def withdraw(self, dispatch: str) -> bool:
+        """Never send a dispatch that has not left yet; False if it has."""
+
+    def holds_up(self, dispatch: str) -> bool:
+        """Whether something about it, to its worker or from there, waits for our own disk."""
+
     def cancel(self, worker: str, dispatch: str) -> None:
-        """Ask the worker to stop this runner."""
+        """Ask the worker to stop this runner, at once: it was sent there before."""
 
     def drain(self, worker: str, reason: str) -> None:
         """Ask the worker to take nothing more, finish what runs, and leave."""

@@ -6,6 +6,8 @@ from controllers.enrollment import EnrollmentRefused
 from swamp import __version__
 from swamp.protocol import PROTOCOL_VERSION, EnrollRefused
 
+DEGRADED_AGAIN_MS = 2_000
+
 
 def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
     """The refusal of a worker that speaks another protocol; both are named.
@@ -20,6 +22,13 @@ def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
     )
 
 
+def degraded(trouble: str, grace_s: float) -> EnrollmentRefused:
+    """The refusal while the disk refuses writes; what the worker runs may go on for `grace_s`."""
+    return EnrollmentRefused(
+        "degraded", trouble, permanent=False, retry_after_ms=DEGRADED_AGAIN_MS, grace_s=grace_s
+    )
+
+
 def refusal(error: EnrollmentRefused) -> EnrollRefused:
     """The frame that tells a worker why it may not enroll."""
     return EnrollRefused(
@@ -27,4 +36,5 @@ def refusal(error: EnrollmentRefused) -> EnrollRefused:
         message=str(error),
         permanent=error.permanent,
         retry_after_ms=error.retry_after_ms,
+        grace_s=error.grace_s,
     )

@@ -1,8 +1,9 @@
 """Who is connected now, and what passes between the orchestrator and each worker.
 
 Knows frames, not sockets: `gateway` gives each session a transport, simulations give another one.
-Everything that goes out waits behind the store's barrier here, so that no frame can tell what is
-not durable (promises 1 and 3). Nothing here awaits a worker that does not read.
+What goes out waits behind the store's barrier here, so that no frame can tell what is not durable
+(promises 1 and 3); only signs of life and cancels do not. Nothing here awaits a worker that does
+not read.
 """
 
 from __future__ import annotations
@@ -12,15 +13,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from controllers.enrollment import EnrollmentController, EnrollmentRefused, Hello
 from controllers.lease import LeaseController
 from controllers.ports import SessionInfo
-from datastore.errors import SwampError
-from datastore.kinds import LEASES, Lease, Outcome, Pending, is_given_up
-from datastore.plain_values import unfit
+from datastore.kinds import LEASES, Lease, Pending, is_given_up
 from datastore.store import Store
 from swamp.execute.redaction import masked_outcome, masked_piece
 from swamp.protocol import (
@@ -29,6 +27,7 @@ from swamp.protocol import (
     Accepted,
     Ack,
     Cancel,
+    Dispatch,
     Drain,
     Enroll,
     Enrolled,
@@ -43,10 +42,11 @@ from swamp.protocol import (
     encode,
 )
 from swamp.serve.dials import Dials
-from swamp.serve.dispatch_secrets import DispatchSecrets, Opened
+from swamp.serve.dispatch_secrets import DispatchSecrets
 from swamp.serve.giving_way import GivingWay
+from swamp.serve.offers import Offers
 from swamp.serve.output_log import OutputLog
-from swamp.serve.refusals import wrong_version
+from swamp.serve.refusals import degraded, wrong_version
 from swamp.serve.session import Session, Transport
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ class Sessions:
         self.heartbeat_s = rules.heartbeat_s
         """How often each session is to be looked after."""
         self._secrets = rules.secrets
+        self._offers = Offers(store, self, rules.environment, traced=rules.traced)
         self._open: dict[str, Session] = {}
         self._unwritten: dict[str, int] = {}
         self._results: dict[str, tuple[Session, ResultFrame]] = {}
@@ -113,6 +114,11 @@ class Sessions:
         self._leases = leases
         self._enrollment = enrollment
         self._changed = changed
+        self._offers.settle = leases.settle
+
+    def is_open(self, session: Session) -> bool:
+        """Whether it is the one socket of its worker still."""
+        return self._open.get(session.worker) is session
 
     def silent_s(self, worker: str) -> float | None:
         """How long nothing has come from a worker, seconds; None if it is not connected."""
@@ -128,39 +134,23 @@ class Sessions:
     def dispatch(self, lease: Lease, pending: Pending) -> None:
         session = self._open.get(lease.spec.worker)
         if session is not None:
-            self._secrets.open_then(
-                lease.name,
-                pending.spec.call,
-                lambda opened: self._send_dispatch(session, pending, opened),
-            )
+            self._offers.make(session, lease, pending, self._secrets)
 
-    def _send_dispatch(
-        self, session: Session, pending: Pending, opened: Opened | SwampError
-    ) -> None:
-        lease = self._store.find(LEASES, pending.name)
-        if lease is None or not lease.live or self._open.get(session.worker) is not session:
-            return
-        end = partial(self._leases.settle, session.worker, lease.name)
-        if isinstance(opened, SwampError):
-            end(Outcome(ok=False, reason="start_failed", error=str(opened)))
-            return
-        if lease.spec.cancel:
-            # It went out while the secrets were read; the worker knew nothing of it then.
-            end(Outcome(ok=False, reason="cancelled", error="cancelled"))
-            return
-        frame = opened.frame(pending, self._rules.environment, traced=self._rules.traced)
-        try:
-            self.send(session, frame)
-        except ValueError as error:
-            # Checked wherever text comes in; a step that cannot be sent must fail all the same.
-            found = unfit(frame.model_dump()) or str(error)
-            end(Outcome(ok=False, reason="start_failed", error=found))
+    def withdraw(self, dispatch: str) -> bool:
+        return self._offers.withdraw(dispatch)
+
+    def holds_up(self, dispatch: str) -> bool:
+        return dispatch in self._offers or dispatch in self._unwritten
 
     def cancel(self, worker: str, dispatch: str) -> None:
-        self._send_to(worker, Cancel(dispatch=dispatch))
+        session = self._open.get(worker)
+        if session is not None:
+            self.send(session, Cancel(dispatch=dispatch))
 
     def drain(self, worker: str, reason: str) -> None:
-        self._send_to(worker, Drain(reason=reason[:DRAIN_REASON_MAX]))
+        session = self._open.get(worker)
+        if session is not None:
+            self.send(session, Drain(reason=reason[:DRAIN_REASON_MAX]))
 
     def cut(self, worker: str, reason: str) -> None:
         session = self._open.get(worker)
@@ -176,23 +166,21 @@ class Sessions:
             self.cut(worker, "its process died")
         return self._leases.instance_died(worker, instance)
 
-    def _send_to(self, worker: str, frame: ToWorker) -> None:
-        session = self._open.get(worker)
-        if session is not None:
-            self.send(session, frame)
-
     def send(self, session: Session, frame: ToWorker) -> None:
         """Send once everything that memory shows now is durable; nothing if the socket closed."""
         text = encode(frame)
 
         def go() -> None:
-            if self._open.get(session.worker) is session:
+            may_leave = not isinstance(frame, Dispatch) or self._offers.leaves(session, frame)
+            if may_leave and self.is_open(session):
                 session.welcomed = True
                 session.transport.send(text)
 
-        if session.welcomed and isinstance(frame, (Ping, Pong)):
+        if session.welcomed and isinstance(frame, (Cancel, Ping, Pong)):
             # A sign of life tells nothing that could be undone, and while the disk is full a
             # worker that hears nothing would cut its socket and in the end kill its runners.
+            # What fills the disk must be possible to stop; if that wish is lost with us, the
+            # worker says that the step was cancelled.
             go()
         else:
             self._store.after_barrier(go)
@@ -209,9 +197,7 @@ class Sessions:
         hello = _hello(frame)
         await self._rules.fresh_token(frame.token.partition(".")[0])
         if self._store.trouble is not None:
-            raise EnrollmentRefused(
-                "degraded", self._store.trouble, permanent=False, retry_after_ms=2_000
-            )
+            raise degraded(self._store.trouble, self._would_go_on_s(hello, frame))
         name = self._enrollment.expected_name(hello)
         self._dials.refuse_older(name, frame)
         await self._give_way.to(name, frame)
@@ -221,6 +207,15 @@ class Sessions:
                 "stopping", "the orchestrator stops", permanent=False, retry_after_ms=500
             )
         return self._admit(hello, frame, transport)
+
+    def _would_go_on_s(self, hello: Hello, frame: Enroll) -> float:
+        """For how long what it runs may go on although it cannot be let in now; 0: as it was."""
+        with suppress(EnrollmentRefused):
+            name = self._enrollment.expected_name(hello)
+            self._dials.refuse_older(name, frame)
+            if self._leases.would_be_back(name, frame.instance, frame.running):
+                return self._rules.grace_s * GRACE_MARGIN
+        return 0.0
 
     def is_known(self, frame: Enroll) -> bool:
         """Whether its token is right, as far as memory knows. Costs nothing."""

@@ -72,6 +72,7 @@ class EnrollmentRefused(SwampError):
         super().__init__(refusal.message)
         self.permanent = refusal.permanent
         self.retry_after_s = refusal.retry_after_ms / 1000
+        self.grace_s = refusal.grace_s
 
 
 class Backoff:

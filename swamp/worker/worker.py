@@ -35,6 +35,7 @@ from swamp.protocol import (
 )
 from swamp.tls import client_context
 from swamp.worker import real_time
+from swamp.worker.grace import GraceWindow
 from swamp.worker.link import (
     RETRIES_PER_GRACE,
     RETRY_MAX_S,
@@ -59,10 +60,6 @@ FORCED_TERM_S = 2.0
 """What runners get between TERM and KILL once the worker may not wait any longer, seconds."""
 FORCED_FLUSH_S = 2.0
 """How long the worker then waits for its last results to be acknowledged, seconds."""
-LOOK_AT_CLOCK_S = 1.0
-"""How late the end of the grace window is noticed at most, once a machine has slept, seconds."""
-SPARE_S = 3.0
-"""How much later its guard gives up what it runs than it would itself, seconds."""
 
 Event = dict[str, Any]
 
@@ -110,7 +107,7 @@ class Worker:
         self._steps_taken = 0
         self._signalled = False
         self._exit: _Exit | None = None
-        self._grace: asyncio.TimerHandle | None = None
+        self._grace = GraceWindow(host.watch, self._grace_over)
         self._idle: asyncio.TimerHandle | None = None
         self._deadlines: list[asyncio.TimerHandle] = []
         try:
@@ -133,7 +130,8 @@ class Worker:
                     self._over.set()
                 connection.cancel()
         finally:
-            for timer in (self._grace, self._idle, *self._deadlines):
+            self._grace.stop()
+            for timer in (self._idle, *self._deadlines):
                 if timer is not None:
                     timer.cancel()
         assert self._exit is not None
@@ -207,11 +205,14 @@ class Worker:
             return str(lost), self._next_retry_s()
         except EnrollmentRefused as refused:
             return str(refused), self._backoff.told_s(refused.retry_after_s)
-        began = self._loop.time()
+        began, asked_s = self._loop.time(), real_time.now_s()
         try:
             await self._serve(link)
             return "closed", self._next_retry_s()
         except EnrollmentRefused as refused:
+            if self._enrolled is not None and refused.grace_s > 0:
+                ends_s = asked_s + refused.grace_s
+                self._grace.lasts_until(ends_s, ends_s)
             told_s = self._backoff.told_s(refused.retry_after_s)
             return str(refused), None if refused.permanent else told_s
         except SocketLost as lost:
@@ -238,8 +239,7 @@ class Worker:
             raise SocketLost("the orchestrator keeps steps that were given up while it answered")
         again = self._enrolled is not None
         self._link, self._enrolled, self._attempt = link, enrolled, 0
-        if self._grace is not None:
-            self._grace.cancel()
+        self._grace.stop()
         self._report("enrolled", workerId=enrolled.worker, reconnect=again)
         self._watch.tell_death_to(
             death_url(self._options.url, enrolled.worker),
@@ -258,14 +258,8 @@ class Worker:
         await link.serve(outbox, self._handle, lambda: self._put_off(link, enrolled))
 
     def _put_off(self, link: Link, enrolled: Enrolled) -> None:
-        """Live on: its guard takes it for stopped, and ends what it runs, when that was not said.
-
-        What has no process yet gets none once the server may have given it up: to begin it,
-        unlike to end it, needs no patience with a server that may have stood still as well.
-        """
-        self._watch.begin_before(link.sure_until_s(enrolled.grace_s))
         ends_s = max(link.ends_s(enrolled.grace_s), real_time.now_s() + enrolled.heartbeat_s)
-        self._watch.give_up_at(ends_s + SPARE_S)
+        self._grace.put_off(ends_s, link.sure_until_s(enrolled.grace_s))
 
     def _introduction(self) -> Enroll:
         runners = self._runners
@@ -330,19 +324,8 @@ class Worker:
     def _start_grace(self, link: Link) -> None:
         if self._enrolled is not None:
             # From when it was last heard: the orchestrator may have counted from there.
-            self._watch.begin_before(link.sure_until_s(self._enrolled.grace_s))
-            ends_s = link.ends_s(self._enrolled.grace_s)
-            self._watch.give_up_at(ends_s + SPARE_S)
-            self._wait_for_grace(ends_s)
-
-    def _wait_for_grace(self, ends_s: float) -> None:
-        """Notice its end by a clock that goes on while the machine sleeps: no timer does."""
-        left_s = ends_s - real_time.now_s()
-        if left_s <= 0:
-            self._grace_over()
-        else:
-            look_s = min(left_s, LOOK_AT_CLOCK_S)
-            self._grace = self._loop.call_later(look_s, self._wait_for_grace, ends_s)
+            grace_s = self._enrolled.grace_s
+            self._grace.lasts_until(link.ends_s(grace_s), link.sure_until_s(grace_s))
 
     def _grace_over(self) -> None:
         # The orchestrator has given these leases up and may run the steps elsewhere by now.

@@ -11,15 +11,40 @@ from controllers.lease import LeaseController
 from controllers.ports import SessionInfo
 from datastore.clock import SystemClock, stamp
 from datastore.journal import Op
-from datastore.kinds import KINDS, LEASES, TOKENS, Lease, LeaseSpec, LeaseStatus, TokenSpec
+from datastore.kinds import (
+    KINDS,
+    LEASES,
+    PENDING,
+    TOKENS,
+    Call,
+    Lease,
+    LeaseSpec,
+    LeaseStatus,
+    Pending,
+    PendingSpec,
+    PendingStatus,
+    Placement,
+    TokenSpec,
+)
 from datastore.record import Record
 from datastore.store import Store
 
 DISPATCH = "r.j.s.1"
+AT = "2026-11-29T12:00:00.000Z"
+
+
+def pending() -> Pending:
+    """The dispatch that the lease answers."""
+    call = Call(model_type="command/shell", model="m", method="execute")
+    spec = PendingSpec(
+        run="r", workflow="w", job="j", step="s", episode=1, call=call, placement=Placement()
+    )
+    status = PendingStatus(state="dispatched", queued_at=AT)
+    return Record(PENDING, DISPATCH, "p", AT, spec, status)
 
 
 class AtOnce:
-    trouble = None
+    trouble: str | None = None
 
     def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
         if on_durable is not None:
@@ -38,13 +63,28 @@ class Link:
     """No worker is connected, unless a session is set."""
 
     now: SessionInfo | None = None
+    held_up = unsent = False
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def dispatch(self, lease: Lease, pending: Pending) -> None:
+        self.said.append("dispatch")
+
+    def withdraw(self, dispatch: str) -> bool:
+        return self.unsent
+
+    def holds_up(self, dispatch: str) -> bool:
+        return self.held_up
 
     def session(self, worker: str) -> SessionInfo | None:
         return self.now
 
-    def cancel(self, worker: str, dispatch: str) -> None: ...
+    def cancel(self, worker: str, dispatch: str) -> None:
+        self.said.append("cancel")
 
-    def cut(self, worker: str, reason: str) -> None: ...
+    def cut(self, worker: str, reason: str) -> None:
+        self.said.append(f"cut: {reason}")
 
 
 class World:
@@ -52,7 +92,8 @@ class World:
 
     def __init__(self, grace_s: float = 60.0) -> None:
         self.clock = Clock()
-        self.store = Store(KINDS.values(), AtOnce())
+        self.journal = AtOnce()
+        self.store = Store(KINDS.values(), self.journal)
         self.link = Link()
         self.restart(grace_s)
         spec = TokenSpec(expires_at="2099-01-01T00:00:00.000Z", max_enrollments="unlimited")

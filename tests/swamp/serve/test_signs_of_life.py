@@ -1,4 +1,7 @@
-"""While the disk refuses writes workers still hear from the server, and nothing else leaves it."""
+"""While the disk refuses writes workers still hear from the server: signs of life, and cancels.
+
+Nothing else leaves it.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +13,7 @@ from controllers.lease import LeaseController
 from datastore.journal import Op
 from datastore.kinds import KINDS, TokenSpec
 from datastore.store import Store
-from swamp.protocol import PROTOCOL_VERSION, Drain, Enroll, Ping, Pong, to_worker
+from swamp.protocol import PROTOCOL_VERSION, Cancel, Drain, Enroll, Ping, Pong, to_worker
 from swamp.serve.sessions import Rules, Sessions
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -85,12 +88,14 @@ def test_signs_of_life_pass_a_full_disk_and_facts_wait_for_it() -> None:
 
         journal.trouble = "the disk is full"
         sessions.handle(session, Drain())
+        sessions.drain("w1", "a fact")
         sessions.cancel("w1", "some.dispatch")
         sessions.handle(session, Ping(n=7))
         sessions.look_after(session)
-        assert wire.sent[1:] == [Pong(n=7), Ping(n=0)], "no fact may leave"
+        wish = Cancel(dispatch="some.dispatch")
+        assert wire.sent[1:] == [wish, Pong(n=7), Ping(n=0)], "no fact may leave"
 
         journal.recover()
-        assert [one.type for one in wire.sent[3:]] == ["cancel"]
+        assert [one.type for one in wire.sent[4:]] == ["drain"]
 
     asyncio.run(scenario())

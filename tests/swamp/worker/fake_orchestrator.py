@@ -211,12 +211,13 @@ def shell(dispatch: str, run: str, **arguments: Any) -> Dispatch:
     return Dispatch(dispatch=dispatch, run="r", workflow="wf", job="j", step=dispatch, call=call)
 
 
-def refusal(permanent: bool, retry_after_ms: int = 0) -> EnrollRefused:
+def refusal(permanent: bool, retry_after_ms: int = 0, grace_s: float = 0.0) -> EnrollRefused:
     return EnrollRefused(
         code="token_revoked",
         message="token 't' has been revoked",
         permanent=permanent,
         retry_after_ms=retry_after_ms,
+        grace_s=grace_s,
     )
 
 

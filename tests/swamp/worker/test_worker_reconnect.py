@@ -207,6 +207,28 @@ async def test_temporary_refusals_do_not_extend_the_grace(
     assert gone(pid)
 
 
+async def test_a_server_that_keeps_its_leases_extends_the_grace(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    """It refuses only as its disk does. Regression: after the grace window all runners died."""
+    orchestrator.grace_s = 0.5
+    worker = start()
+    socket = await orchestrator.enrolled()
+    pid = await started(socket, "d1", "exec sleep 60")
+    socket.cut()
+    for _ in range(6):
+        next_socket = await orchestrator.dialled()
+        assert next_socket.enroll.running == ["d1"]
+        await next_socket.send(refusal(permanent=False, retry_after_ms=200, grace_s=0.5))
+    again = await orchestrator.enrolled(keep={"d1": 1})
+    assert "dispatch_finished" not in worker.kinds()
+    again.cut()
+    while "dispatch_finished" not in worker.kinds():
+        next_socket = await orchestrator.dialled()
+        await next_socket.send(refusal(permanent=False, retry_after_ms=50))
+    assert gone(pid)
+
+
 async def test_permanent_refusal_at_the_return_kills_the_runners(
     orchestrator: Orchestrator, start: Start
 ) -> None:
