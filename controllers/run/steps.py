@@ -39,6 +39,12 @@ from datastore.store import Store
 
 ORCHESTRATOR_RESTART = "orchestrator_restart"
 
+WISH_LOST = (
+    "cancelled, as was asked of an earlier process of the server, which ended before its disk had"
+    " taken that down"
+)
+"""The wish reached the worker, which waits for no disk, and was lost with the server."""
+
 LOST_MOST = 5
 """After losing its worker so many times a step fails: it may be what kills them."""
 
@@ -289,9 +295,12 @@ class StepKeeper:
         self, live: LiveRun, key: StepKey, outcome: Outcome, lease: Lease | None = None
     ) -> None:
         state = "succeeded" if outcome.ok else "failed"
+        error = outcome.error
         if _is_cancelled(outcome):
             state = "cancelled"
-        self._end(live, key, state, error=outcome.error, outcome=outcome, lease=lease)
+            if lease is not None and not (lease.spec.cancel or live.cancelled):
+                error = WISH_LOST
+        self._end(live, key, state, error=error, outcome=outcome, lease=lease)
 
     def fail(self, live: LiveRun, key: StepKey, error: str) -> None:
         """The step cannot even be started."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from run_rig import TASK, Server
 
+from controllers.run.steps import WISH_LOST
 from datastore.desired import DesiredFile
 from datastore.kinds import LEASES, PENDING, RUNS, STEPS, Outcome
 
@@ -72,6 +73,17 @@ async def test_a_lease_whose_worker_is_lost_before_it_stops_is_not_tried_again()
     server.move("r.j.s.1", state="expired", reason="worker lost: its process died")
     await server.look()
     assert_told(server, BY_LEASE)
+
+
+async def test_a_step_that_its_worker_stopped_by_a_wish_that_was_lost_says_so() -> None:
+    """A Cancel waits for no disk: the server may die before the wish itself is on it."""
+    server = await one_step()
+    server.lease("r.j.s.1")
+    await server.look()
+    server.restart()
+    server.end("r.j.s.1", Outcome(ok=False, reason="cancelled", error="cancelled"))
+    await server.look()
+    assert_told(server, WISH_LOST)
 
 
 async def test_a_lease_whose_worker_is_away_goes_on_without_its_step() -> None:
