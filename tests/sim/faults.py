@@ -27,6 +27,10 @@ class Rates:
     cordons: int = 0
     clock_jumps: int = 0
 
+    def of_the_disk(self) -> Rates:
+        """Of these, what the server's disk does, and some cuts."""
+        return Rates(slow_disk=self.slow_disk, failing_disk=self.failing_disk, cuts=self.cuts)
+
     @classmethod
     def drawn(cls, rng: random.Random) -> Rates:
         def sometimes(most: float) -> float:

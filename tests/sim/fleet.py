@@ -35,6 +35,9 @@ STABLE_S = 35.0
 
 TRACE_LINES = 30
 
+FULL_DISKS = 0.25
+"""In this share of the worlds the server's disk is full once."""
+
 SHARES_MODELS_EVERY = 3
 """In one of so many worlds runs share models that few may call at once."""
 
@@ -45,8 +48,10 @@ CRASH_AFTER_CUT = 0.3
 class SimFleet:
     """One world with everything in it."""
 
-    def __init__(self, seed: int, *, resync_s: float | None = RESYNC_S) -> None:
-        self.world = World(seed)
+    def __init__(
+        self, seed: int, *, resync_s: float | None = RESYNC_S, only_disk: bool = False
+    ) -> None:
+        self.world = World(seed, only_disk=only_disk)
         self.watchman = Watchman(self.world)
         self._resync_s = resync_s
         rng = self.world.rng
@@ -130,6 +135,7 @@ class SimFleet:
         world.rates = Rates()
         world.say("calm")
         world.away_until.clear()
+        world.full_until = 0.0
         for process in self._processes.values():
             process.wake_up()
         self._wake_server(self._server)
@@ -251,6 +257,9 @@ class SimFleet:
         for action in (self._pause, self._prioritize, self._prioritize):
             if edits.random() < 0.5:
                 self.world.loop.call_later(edits.uniform(0.0, self._chaos_s), action)
+        full, only_disk = self.world.full_rng, self.world.only_disk
+        for _ in range(2 if only_disk else full.random() < FULL_DISKS):
+            self.world.loop.call_later(full.uniform(0.0, self._chaos_s), self._fill_disk)
         sleeps = self.world.sleep_rng
         for _ in range(sleeps.randint(1, 3) if sleeps.random() < 0.5 else 0):
             self.world.loop.call_later(sleeps.uniform(0.0, self._chaos_s), self._sleep)
@@ -264,6 +273,13 @@ class SimFleet:
         for count, action in occasions:
             for _ in range(count):
                 self.world.loop.call_later(self.world.rng.uniform(0.0, self._chaos_s), action)
+
+    def _fill_disk(self) -> None:
+        """The server's disk is full for a while, often for longer than the grace window."""
+        if self.world.rates is self.world.drawn:
+            for_s = self.world.full_rng.uniform(20.0, 150.0)
+            self.world.say(f"the disk is full for {for_s:.0f}s")
+            self.world.full_until = self.world.loop.now + for_s
 
     def _one(self) -> Machine:
         return self.world.rng.choice(self._machines)
@@ -323,7 +339,7 @@ class SimFleet:
         rng, loop = self.world.sleep_rng, self.world.loop
         busy = [one for one in self._processes.values() if one.executions]
         awake = [one for one in busy if not one.standstill.is_on]
-        if self.world.rates is not self.world.drawn:
+        if self.world.rates is not self.world.drawn or self.world.only_disk:
             return
         if not awake:
             loop.call_later(1.0, self._sleep)
@@ -341,7 +357,7 @@ class SimFleet:
     def _stop_server(self) -> None:
         """The server's machine stands still for a while."""
         server, rng = self._server, self.world.sleep_rng
-        if server.listening:
+        if server.listening and not self.world.only_disk:
             for_s = rng.uniform(1.0, 100.0)
             self.world.say(f"the server stands still for {for_s:.0f}s")
             server.standstill.begin()

@@ -6,6 +6,7 @@ disk at that instant: if the server were killed now, would it still be true?
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import filterfalse
 from typing import Any
@@ -33,6 +34,10 @@ IDLE_SLOT_AFTER_LOSS_S = 33.0
 """The same when some are never told: until the next resync, and a little."""
 
 
+DISK_HAS_ALL_S = 6.1
+"""How long after a refusal the disk has taken all: it may be slow then."""
+
+
 def step_of(dispatch: str) -> str:
     """The step's record of a dispatch id."""
     return dispatch.rpartition(".")[0]
@@ -49,6 +54,7 @@ class Watchman:
             self._idle_slot_s = IDLE_SLOT_AFTER_LOSS_S
         if world.rates.busy_by_mistake:
             self._idle_slot_s = IDLE_SLOT_REFUSED_S
+        self._disk_refused_at = -math.inf
         self.capacity: dict[str, int] = {}
         """Slots of each machine, by its name."""
 
@@ -178,6 +184,12 @@ class Watchman:
     ) -> None:
         """No step waits while an eligible worker has a free slot."""
         now = self._world.loop.now
+        if store.trouble is not None:
+            self._disk_refused_at = now
+        if now - self._disk_refused_at <= DISK_HAS_ALL_S:
+            # Nothing is placed before the disk has taken what it had refused.
+            self._could_run_since.clear()
+            return
         free = [
             worker
             for worker in store.live(WORKERS)
@@ -273,6 +285,8 @@ class Watchman:
             self._run_adds_up(store, run.name)
         for lease in store.list(LEASES):
             self._output_is_whole(lease)
+            if self._world.only_disk and "away for longer" in (lease.status.reason or ""):
+                self._world.fail(f"{lease.name} was lost, though only the disk was at fault")
         for record in (*store.list(PENDING), *store.list(LEASES)):
             self._cancelled_for_good(store, record)
         self._few_orphans(store)

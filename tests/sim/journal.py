@@ -63,6 +63,10 @@ class SimJournal:
         world = self._world
         if not self._alive:
             return
+        if world.loop.now < world.full_until:
+            self.trouble = "the disk is full"
+            world.loop.call_later(1.0, self._try, batch)
+            return
         if world.chance(world.rates.failing_disk) or (
             self.trouble is not None and world.chance(0.7 if world.rates.failing_disk else 0.0)
         ):

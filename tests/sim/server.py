@@ -96,6 +96,8 @@ class SimTransport:
 
     def abort(self, reason: str) -> None:
         self._wire.world.say(f"server cuts {self._wire.name}: {reason}")
+        if self._wire.world.only_disk and reason.startswith("no answer"):
+            self._wire.world.fail(f"{self._wire.name} is cut for what the disk holds up: {reason}")
         self._wire.close_server()
         self._wire.close_client()
 

@@ -20,6 +20,8 @@ from sim.world import Violation
 FIRST = int(os.environ.get("SWAMP_SIM_FIRST", "0"))
 COUNT = int(os.environ.get("SWAMP_SIM_SEEDS", "500"))
 CHUNK = 25
+FULL_OF = 5
+"""For so many fleets there is one in which nothing but the disk is at fault."""
 COMMON_SEEDS = 50
 RARE_SEEDS = 500
 HERE = Path(__file__).parent
@@ -36,6 +38,12 @@ def test_a_fleet_keeps_its_promises_whatever_goes_wrong(first: int) -> None:
         SimFleet(seed).run()
 
 
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT // FULL_OF, CHUNK))
+def test_no_lease_is_lost_for_a_full_disk_alone(first: int) -> None:
+    for seed in range(first, min(first + CHUNK, FIRST + COUNT // FULL_OF)):
+        SimFleet(seed, only_disk=True).run()
+
+
 @pytest.mark.parametrize("seed", kept_seeds())
 def test_a_seed_that_once_found_a_bug_finds_none(seed: int) -> None:
     SimFleet(seed).run()
@@ -47,7 +55,7 @@ def test_a_planted_bug_is_caught(bug: str) -> None:
     with planted.plant():
         for seed in [*kept_seeds(), *range(RARE_SEEDS)] if planted.rare else range(COMMON_SEEDS):
             try:
-                SimFleet(seed, resync_s=planted.resync_s).run()
+                SimFleet(seed, resync_s=planted.resync_s, only_disk=planted.only_disk).run()
             except Violation as caught:
                 problem = str(caught).splitlines()[0]
                 print(f"{bug}: caught by {problem}")

@@ -83,7 +83,8 @@ class Truth:
 class World:
     """One seed's world."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, only_disk: bool = False) -> None:
+        """`only_disk`: nothing goes wrong but the disk, and sockets that are cut and had again."""
         self.seed = seed
         self.rng = random.Random(seed)
         self.edit_rng = random.Random(f"edits {seed}")
@@ -91,12 +92,18 @@ class World:
         self.cancel_rng = random.Random(f"cancels {seed}")
         self.sleep_rng = random.Random(f"sleeps {seed}")
         self.file_rng = random.Random(f"files {seed}")
+        self.full_rng = random.Random(f"full disks {seed}")
         self.loop = SimLoop()
         self.loop.set_exception_handler(self._callback_failed)
         self.clock = SimClock(self.loop)
         self.disk = Disk()
         self.truth = Truth()
         self.drawn = self.rates = Rates.drawn(self.rng)
+        self.only_disk = only_disk
+        if only_disk:
+            self.drawn = self.rates = self.rates.of_the_disk()
+        self.full_until = 0.0
+        """When the disk of the server has room again."""
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.away_until: dict[str, float] = {}

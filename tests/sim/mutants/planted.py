@@ -10,7 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 import controllers.pool
+from controllers import lease
 from controllers.controller import RESYNC_S
+from controllers.disk_hold import DiskHold
 from controllers.lease import Comparison, LeaseController
 from controllers.model_locks import ModelLocks
 from controllers.placement import takes_probes
@@ -20,6 +22,7 @@ from controllers.run.live import LiveRun
 from controllers.run.starter import Starter
 from controllers.scheduler import Scheduler
 from datastore.kinds import LEASES, Lease
+from datastore.store import Store
 from swamp.protocol import Ack, ResultFrame, ToWorker, encode
 from swamp.serve.sessions import Session, Sessions
 from swamp.worker import link
@@ -167,6 +170,25 @@ def believe_in_a_socket_after_a_standstill() -> Iterator[None]:
 
 
 @contextmanager
+def let_windows_end_on_a_full_disk() -> Iterator[None]:
+    """Who is kept out only as the disk refuses writes is given up like anybody else."""
+    with patch.object(LeaseController, "would_be_back", lambda self, *who: False):
+        yield
+
+
+@contextmanager
+def place_steps_on_a_full_disk() -> Iterator[None]:
+    """A slot is given away though the dispatch cannot leave, and its worker blamed for that."""
+    with (
+        patch.object(DiskHold, "on", lambda self: False),
+        patch.object(lease, "LOOK_S", 1e9),
+        patch.object(Sessions, "holds_up", lambda self, dispatch: False),
+        patch.object(Store, "trouble", None),
+    ):
+        yield
+
+
+@contextmanager
 def nothing() -> Iterator[None]:
     """No bug in the code: used where a setting is the bug."""
     yield
@@ -181,6 +203,8 @@ class Planted:
     resync_s: float | None = RESYNC_S
     rare: bool = False
     """Needs several things to go wrong at once; the other ones show within 50 seeds."""
+    only_disk: bool = False
+    """Shows where nothing goes wrong but the disk."""
 
 
 PLANTED = {
@@ -215,6 +239,12 @@ PLANTED = {
     ),
     "let go of what a lost worker may still run": Planted(
         let_go_of_what_a_lost_worker_may_still_run, "runners of", rare=True
+    ),
+    "let windows end on a full disk": Planted(
+        let_windows_end_on_a_full_disk, "only the disk was at fault", only_disk=True
+    ),
+    "place steps on a full disk": Planted(
+        place_steps_on_a_full_disk, "for what the disk holds up", only_disk=True
     ),
 }
 """Those that are rare were real: the rig found them."""
