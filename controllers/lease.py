@@ -234,15 +234,16 @@ class LeaseController:
         If so, the grace windows of its leases begin anew, now, and its own does, of which it is
         told: that counts from when it asked, and is the shorter one (`GRACE_MARGIN`). So what it
         runs is always over before its lease is, and nothing runs twice. Over a restart as well: the
-        leases' windows begin anew with it, except those of what was given up. So nothing of that
-        may be among them; and what is given up later is, until its window has been put down anew,
-        one without a beginning (`recovering_at`) in the records, which counts as none.
+        leases' windows begin anew with it, except those of what was given up. So it may run nothing
+        of that; and the window of what is given up later has, until it is put down anew, no
+        beginning in the records (`recovering_at`), which a restart takes for a whole one.
         """
         leases = [
-            one for one in self._store.by(LEASES, "worker", worker) if one.spec.instance == instance
+            one
+            for one in self._store.by(LEASES, "worker", worker)
+            if one.spec.instance == instance and not one.spec.cancel
         ]
-        is_kept = set(running) <= {lease.name for lease in leases}
-        if not is_kept or any(lease.spec.cancel for lease in leases):
+        if not set(running) <= {lease.name for lease in leases}:
             return False
         session = self._link.session(worker)
         if session is not None and session.instance == instance:

@@ -137,6 +137,15 @@ async def test_for_what_was_given_up_nothing_is_put_off(time: Time) -> None:
     assert wait is not None and wait.seconds < 11
 
 
+async def test_what_was_given_up_and_never_ran_keeps_nobody_from_going_on(time: Time) -> None:
+    """Found by tests/sim."""
+    world = await away(time)
+    world.store.commit([world.lease.with_spec(cancel=True)])
+    assert world.leases.would_be_back(world.worker, "i", [])
+    wait = await world.leases.reconcile(DISPATCH)
+    assert wait is not None and wait.seconds < 11, "its own window ends as it was to"
+
+
 @pytest.mark.parametrize("seen", [False, True])
 async def test_given_up_later_it_keeps_its_window_over_a_restart(time: Time, seen: bool) -> None:
     """The worker was told that it may go on for so long."""
