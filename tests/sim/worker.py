@@ -19,7 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 import swamp.worker.worker
-from datastore.kinds import Outcome
+from datastore.kinds import LEASES, Outcome
+from datastore.kinds.dispatch_name import is_probe
 from datastore.kinds.probe import MARKER, PROBE_TYPE
 from sim.loop import Standstill
 from sim.network import Wire
@@ -339,4 +340,6 @@ class SimExecution:
         assert worker is not None
         if server.manager.leases.first_write(worker, name):
             await server.store.barrier()
-            server.watchman.byte_stored(name)
+            if not is_probe(name) or server.store.has(LEASES, name):
+                # The records of a probe go with its end: the data plane looks once more.
+                server.watchman.byte_stored(name)
