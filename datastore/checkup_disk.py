@@ -17,6 +17,7 @@ from datastore.kinds import KINDS
 from datastore.layout import Layout
 from datastore.lock import lock_holder
 from datastore.regular_file import oddity
+from datastore.shut_out import shut_out_of
 from datastore.sqlite_file import is_broken, open_to_read, wal_path
 
 SQLITE_VERSION = sqlite3.sqlite_version
@@ -121,6 +122,15 @@ def permissions(layout: Layout) -> Iterator[Finding]:
         yield Finding("ok", "permissions", f"{len(folders)} folders can be written")
 
 
+def shut_out(layout: Layout) -> Iterator[Finding]:
+    """That nothing can be told of what is in `.swamp/`: this user may not look into it."""
+    closed = shut_out_of(layout.private)
+    if closed is not None:
+        told, way_out = closed
+        what = f"{told}: records, databases and the lock are not looked at"
+        yield Finding("error", "permissions", what, way_out)
+
+
 def _named(layout: Layout, folders: list[Path]) -> str:
     """One name for what most often has one cause."""
     first = str(layout.root) if folders[0] == layout.root else layout.shown(folders[0])
@@ -137,9 +147,9 @@ def _why_closed(folders: list[Path]) -> str:
 def is_held(layout: Layout) -> bool:
     """Whether a process holds the repository, also one that does not answer yet or any more.
 
-    Where the lock is no file nobody can tell: then one may.
+    Where the lock is no file, or not one that this user may read, nobody can tell: then one may.
     """
-    if oddity(layout.lock) is not None:
+    if oddity(layout.lock) is not None or shut_out_of(layout.lock) is not None:
         return True
     holder = lock_holder(layout)
     return holder is not None and holder.held
@@ -147,6 +157,12 @@ def is_held(layout: Layout) -> bool:
 
 def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
     """Who holds the repository; `answers`: whether somebody does on its socket."""
+    closed = shut_out_of(layout.lock)
+    if closed is not None:
+        told, way_out = closed
+        what = f"{told}: nobody can tell who holds the repository"
+        yield Finding("error", "lock", what, f"leave it where it is; {way_out}")
+        return
     odd = oddity(layout.lock)
     if odd is not None:
         what = f"{layout.shown(layout.lock)} {odd}: nobody can tell who holds the repository"

@@ -19,6 +19,7 @@ from datastore.clock import Clock, SystemClock, parse_stamp, stamp
 from datastore.errors import DatastoreError, RepositoryLocked
 from datastore.layout import Layout
 from datastore.regular_file import open_handle, read_bytes
+from datastore.shut_out import owner_of, refuse_if_shut_out
 from datastore.sqlite_file import inode_of
 
 _TOLD_MOST = 1_000
@@ -75,9 +76,13 @@ class RepositoryLock:
             lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             return open_handle(lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
+            refuse_if_shut_out(self.layout)
+            whose = ""
+            if isinstance(error, PermissionError):
+                whose = f", which belong to {owner_of(lock.parent)}"
             raise DatastoreError(
                 f"this repository cannot be written ({lock}: {error.strerror}): whoever serves it"
-                " has to write its records; commands that only read work all the same"
+                f" has to write its records{whose}; commands that only read work all the same"
             ) from None
 
     def renew(self) -> bool:

@@ -23,6 +23,7 @@ from datastore.record import Kind, Record, S, T
 from datastore.record_document import parse
 from datastore.regular_file import read_bytes
 from datastore.replay import Replay
+from datastore.shut_out import refuse_if_shut_out
 from datastore.sqlite_file import open_to_read
 from datastore.sqlite_journal import HISTORY, Row
 
@@ -82,21 +83,25 @@ def read_story(layout: Layout, run: str) -> str | None:
 
 def _journal_rows(layout: Layout, folder: str) -> list[Row]:
     query = "SELECT seq, commit_no, kind, name, body FROM rows WHERE kind = ? ORDER BY seq"
-    return [Row(*row) for row in _query(layout.journal, query, (folder,))]
+    return [Row(*row) for row in _query(layout, layout.journal, query, (folder,))]
 
 
 def _index_documents(
     layout: Layout, kind: Kind[Any, Any], where: str = ""
 ) -> dict[str, dict[str, Any]]:
-    rows = _query(layout.index, f'SELECT name, document FROM "{kind.folder}" {where}')
+    rows = _query(layout, layout.index, f'SELECT name, document FROM "{kind.folder}" {where}')
     return {name: json.loads(document) for name, document in rows}
 
 
-def _query(path: Path, query: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def _query(
+    layout: Layout, path: Path, query: str, parameters: tuple[Any, ...] = ()
+) -> list[tuple[Any, ...]]:
     try:
         with closing(open_to_read(path)) as db:
             return db.execute(query, parameters).fetchall()
     except sqlite3.Error as error:
+        # Who may not look would take nothing for all there is.
+        refuse_if_shut_out(layout)
         if path.exists():
             log.warning("%s is passed over: %s", path, error)
         return []
@@ -113,14 +118,14 @@ def _known_total(layout: Layout, kind: Kind[Any, Any]) -> int | None:
             return None
     except OSError:
         return None
-    rows = _query(layout.index, f'SELECT count(*) FROM "{kind.folder}"')
+    rows = _query(layout, layout.index, f'SELECT count(*) FROM "{kind.folder}"')
     return rows[0][0] if rows else None
 
 
 def _index_files(layout: Layout, kind: Kind[Any, Any]) -> set[str]:
     """The names of the files that the index knows, in one text: ten thousand rows take longer."""
     query = f"""SELECT group_concat(name || '.yaml', '/') FROM "{kind.folder}" """
-    rows = _query(layout.index, query)
+    rows = _query(layout, layout.index, query)
     return set(rows[0][0].split("/")) if rows and rows[0][0] else set()
 
 

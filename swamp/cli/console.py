@@ -115,12 +115,18 @@ class Console:
     def server(self, url: str | None, *, needs_it: bool = False) -> Client | None:
         """The server at `url`, else the one that runs for this repository, else None.
 
-        `needs_it`: also one that takes long to start is waited for.
+        `needs_it`: also one that takes long to start is waited for. ShutOut for a user who cannot
+        tell whether one runs.
         """
         from swamp.client import BadToken, BadUrl, Client
 
         if url is None:
-            self.asked = self.local_server(self.layout(), needs_it=needs_it)
+            layout = self.layout()
+            self.asked = self.local_server(layout, needs_it=needs_it)
+            if self.asked is None:
+                from datastore.shut_out import refuse_if_shut_out
+
+                refuse_if_shut_out(layout)
             return self.asked
         try:
             self.asked = Client(url, token=self.token, ca_cert=self.ca_cert)

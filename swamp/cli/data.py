@@ -154,10 +154,12 @@ def get(
 
 
 def _files(console: Console, model: str) -> OutputFiles:
-    """The outputs there are; NotFound for a model that has none and is defined nowhere."""
+    """The outputs there are; NotFound for a model that has none and is defined nowhere. ShutOut."""
     from datastore.outputs import OutputFiles
+    from datastore.shut_out import refuse_if_shut_out
 
     layout = console.layout()
+    refuse_if_shut_out(layout)
     files = OutputFiles(layout)
     if not files.names(model):
         _refuse_unknown(layout, model)

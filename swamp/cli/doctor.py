@@ -28,6 +28,8 @@ _HELP = Help(
 )
 _LEVELS = {"ok": "OK", "warning": "WARN", "error": "ERROR"}
 _WIDTH = len("permissions")
+_OF_RECORDS = ("lock", "records", "runs", "databases", "permissions")
+"""What is not looked at for a user whom `.swamp/` does not let in."""
 
 
 def doctor(console: Console) -> None:
@@ -65,10 +67,13 @@ def _looked_at(
     layout: Layout, client: Client | None, health: dict[str, Any] | None
 ) -> Iterator[Finding]:
     from datastore import checkup, checkup_disk
+    from datastore.shut_out import shut_out_of
 
     yield from _versions(health)
     is_served = client is not None or checkup_disk.is_held(layout)
-    yield from _server(health, is_served=is_served)
+    closed = [*checkup_disk.shut_out(layout)]
+    can_tell = not closed and shut_out_of(layout.lock) is None
+    yield from _server(health, is_served=is_served if can_tell else None)
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         "lock": lambda: checkup_disk.lock(layout, answers=client is not None),
         "settings": lambda: _settings(layout, health),
@@ -80,6 +85,9 @@ def _looked_at(
         "permissions": lambda: checkup_disk.permissions(layout),
         "disk": lambda: [checkup_disk.room(layout, is_served=is_served)],
     }
+    if closed:
+        yield from closed
+        looks = {name: look for name, look in looks.items() if name not in _OF_RECORDS}
     for check, look in looks.items():
         try:
             yield from look()
@@ -106,11 +114,14 @@ def _versions(health: dict[str, Any] | None) -> Iterator[Finding]:
         yield Finding("warning", "versions", other, "restart the server")
 
 
-def _server(health: dict[str, Any] | None, *, is_served: bool) -> Iterator[Finding]:
+def _server(health: dict[str, Any] | None, *, is_served: bool | None) -> Iterator[Finding]:
+    """`is_served`: None where nobody can tell."""
     from datastore.checkup import Finding
     from datastore.way_out import way_out
 
-    if health is None:
+    if health is None and is_served is None:
+        yield Finding("ok", "server", "nobody can tell whether one runs here, see below")
+    elif health is None:
         what = "none answers here, though somebody holds the repository"
         yield Finding("ok", "server", what if is_served else "none runs here")
     elif health["degraded"]:
