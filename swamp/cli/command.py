@@ -23,7 +23,8 @@ from swamp.cli.lazy_group import lazy_group
 
 EXIT_CODES = (
     "Exit codes: 0 all is well, 1 it failed (the reason is on stderr), "
-    "2 wrong usage, 130 interrupted, 143 by SIGTERM, 129 by SIGHUP."
+    "2 wrong usage, 130 interrupted, 143 by SIGTERM, 129 by SIGHUP, "
+    "141 nobody reads its output any more."
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines on stdout.")]

@@ -24,6 +24,7 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.colors import paint
 from swamp.cli.console import Console
+from swamp.cli.unread import ToldUnread
 from swamp.stop_signals import hang_up_signals, let_go_of_terminal
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ def _follow(
                 raise _leaves(watch, again) from None
         except OSError as error:
             if not watch.is_here:
-                if interrupted is None:
-                    _say_unread(watch)
+                if interrupted is None and _say_unread(watch):
+                    raise _told(error) from None
                 raise
             # As if it were interrupted: nobody else can end the run in order.
             unsaid = error
@@ -144,7 +145,7 @@ def _follow(
             status = str(watch.client.get(f"/api/v1/runs/{watch.run}")["status"])
             break
     if unsaid is not None and interrupted is None:
-        raise unsaid
+        raise _told(unsaid)
     if console.json:
         console.show(watch.client.get(f"/api/v1/runs/{watch.run}"), [])
     if interrupted is not None and watch.is_here and status == "cancelled":
@@ -260,11 +261,19 @@ def _cancel_unseen(watch: Watch) -> None:
     _say(f"{UNREAD}: cancelling the run.")
 
 
-def _say_unread(watch: Watch) -> None:
+def _say_unread(watch: Watch) -> bool:
+    """Whether there was something to say."""
     with suppress(SwampError):
         status = watch.client.get(f"/api/v1/runs/{watch.run}")["status"]
         if status == "running":
             _say(f"{UNREAD}. {watch.left}")
+            return True
+    return False
+
+
+def _told(error: OSError) -> OSError:
+    """The error for a command whose last words are on stderr."""
+    return ToldUnread(*error.args) if isinstance(error, BrokenPipeError) else error
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,7 @@
 """Runs one command and turns its errors into a line and an exit code.
 
-Exit codes: 0 all is well, 1 it failed, 2 wrong usage, 130 interrupted; a worker has more of them.
+Exit codes: 0 all is well, 1 it failed, 2 wrong usage, 130 interrupted, 141 nobody reads what is
+printed any more (nothing is said then); a worker has more of them.
 With `--json` an error is one object on stderr, `{"error", "code"}`.
 """
 
@@ -19,6 +20,7 @@ import typer
 from datastore.errors import AlreadyExists, SwampError, alone
 from datastore.unicode_text import is_unicode
 from swamp.cli.app import app
+from swamp.cli.unread import UNREAD, ToldUnread, into_nowhere
 from swamp.cli.usage import plain_usage
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -36,10 +38,10 @@ def run(given: list[str]) -> int:
     try:
         code = _run(given, as_json="--json" in given)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except BrokenPipeError as error:
         # Whoever read our output has gone. Python would complain once more at exit without this.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        into_nowhere(sys.stdout.fileno())
+        return FAILED if isinstance(error, ToldUnread) else UNREAD
     return code
 
 
@@ -79,6 +81,9 @@ def _run(arguments: list[str], as_json: bool) -> int:
         code = getattr(error, "exit_code", FAILED)
         return _fail(str(error), code, _code(error), as_json, run_id)
     except SystemExit as done:
+        if isinstance(done.__context__, BrokenPipeError):
+            # The parser has an end of its own for a reader that has gone.
+            raise done.__context__ from None
         # The options for the shell's completion end that way.
         return done.code if isinstance(done.code, int) else OK
     except BrokenPipeError:
@@ -98,11 +103,13 @@ def _call(arguments: list[str]) -> object:
 
 
 def _fail(message: str, code: int, name: str, as_json: bool, run: str | None = None) -> int:
-    if as_json:
-        told = {"error": message, "code": name} | ({"runId": run} if run is not None else {})
-        print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
-    else:
-        print(f"Error: {message}", file=sys.stderr)
+    told = {"error": message, "code": name} | ({"runId": run} if run is not None else {})
+    line = json.dumps(told, ensure_ascii=False) if as_json else f"Error: {message}"
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        # It is an error all the same. Without this Python would have an exit code of its own.
+        into_nowhere(sys.stderr.fileno())
     return code
 
 

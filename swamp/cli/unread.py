@@ -13,6 +13,14 @@ from typing import Any
 from swamp.cli.console import Console
 from swamp.stop_signals import let_go_of_terminal
 
+UNREAD = 141
+"""What a command ends with whose reader has gone: as a shell tells of a tool that SIGPIPE ended."""
+
+
+class ToldUnread(BrokenPipeError):
+    """The reader has gone, and stderr was told what follows for the run: that is an error."""
+
+
 CLOSED = "Whoever read stdout has gone: nothing more is printed there"
 
 
@@ -22,10 +30,17 @@ def tell(console: Console, document: dict[str, Any], line: str | None) -> None:
         console.event(document, line)
     except BrokenPipeError:
         # What is printed from here on goes nowhere, without any error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        into_nowhere(sys.stdout.fileno())
         with contextlib.suppress(OSError):
             print(CLOSED, file=sys.stderr, flush=True)
     except OSError:
         let_go_of_terminal()
         # Say stdout is a file on a full disk: that line is lost, later ones may not be.
         return
+
+
+def into_nowhere(number: int) -> None:
+    """Have what is printed to a file from here on go nowhere, without any error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

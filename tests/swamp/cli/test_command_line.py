@@ -237,7 +237,7 @@ def test_a_reader_that_has_gone_is_no_error_message(repo: Layout) -> None:
         stdout=writing, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writing)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_starting_up_loads_nothing_heavy() -> None:

@@ -15,6 +15,7 @@ from datastore.errors import SwampError
 from swamp.cli.console import Console
 from swamp.cli.follow import Watch, follow
 from swamp.cli.run_lines import RunLines
+from swamp.cli.unread import ToldUnread
 
 AT = {"at": "2026-11-29T12:00:00.000Z", "job": "job", "step": "step"}
 
@@ -113,7 +114,7 @@ def test_a_run_of_this_process_is_not_left_when_nobody_reads_of_it(
     monkeypatch.setattr(sys, "stdout", Unread(text))
     here = Here(ends=ends)
     client: Any = here
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(ToldUnread):
         follow(Console(), Watch(client, "r", is_here=True), RunLines())
     ((path, _),) = here.asked
     assert path == "/api/v1/runs/r/cancel"
@@ -147,8 +148,10 @@ def test_a_run_of_a_server_whose_output_nobody_reads_is_said_to_go_on(
     monkeypatch.setattr(server, "get", get)
     monkeypatch.setattr(sys, "stdout", Unread("early"))
     client: Any = server
-    with pytest.raises(BrokenPipeError):
+    with pytest.raises(BrokenPipeError) as raised:
         follow(Console(), Watch(client, "r"), RunLines())
+    # Only who says nothing ends quietly.
+    assert isinstance(raised.value, ToldUnread) == bool(said)
     assert server.asked == []
     assert capsys.readouterr().err == said
     server.over.set()

@@ -82,6 +82,6 @@ def test_a_watched_queue_is_shown_at_once_and_ends_with_its_reader(repo: Layout)
             assert select.select([watching.stdout], [], [], 30.0)[0]
             assert json.loads(watching.stdout.readline()) == []
             watching.stdout.close()
-            assert watching.wait(30.0) == 1
+            assert watching.wait(30.0) == 141
         finally:
             watching.kill()
