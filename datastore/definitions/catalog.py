@@ -45,6 +45,10 @@ PARTS_MOST = 500
 _OF_A_FILE, _OF_A_PART = 8, 40
 """Objects that are made for a file, and for a definition or a step that has just been parsed."""
 
+_LINKED = (
+    "is a link to a folder, and those are not followed: move the folder here, or link its files"
+)
+
 _NONE = Edition(0, 0, 0)
 """Of no file: what the index has is of no use."""
 
@@ -287,6 +291,8 @@ class Catalog:
                 elif name.lower().endswith((".yml", ".yaml")):
                     right = Path(name).with_suffix(".yaml")
                     problems.append(InvalidFile(path, f"is not read: its name must be {right}"))
+                elif entry.is_symlink() and os.path.isdir(f"{self._root}/{path}"):
+                    problems.append(InvalidFile(path, _LINKED))
 
     def _look_at(self, kind: Kind, paths: Sequence[str], pause: Pause) -> None:
         """Look at files and take over what changed, a few at a time."""

@@ -100,6 +100,30 @@ def test_a_file_with_another_extension_is_told_and_not_read(repo: Repository) ->
     assert (repo.names(), len(repo.problems())) == (["a"], 1)
 
 
+def test_a_linked_folder_is_told_and_not_followed(repo: Repository) -> None:
+    """Regression: it was passed over without a word, while linked files are read."""
+    file = repo.write("elsewhere/x.yaml", workflow("a"))
+    folder = repo.write("workflows/team/y.yaml", workflow("b")).parent
+    (folder / "file.yaml").symlink_to(file)
+    (repo.root / "models").symlink_to(repo.root / "elsewhere")
+    link = folder / "dd"
+    link.symlink_to(file.parent)
+    (folder / "up").symlink_to("..")
+    (folder / "self").symlink_to("self")
+    (folder / "notes").symlink_to("nowhere")
+    (folder / ".git").symlink_to(file.parent)
+    repo.catalog.refresh([link])
+    assert repo.names() == ["a", "b"]
+    why = (
+        "is a link to a folder, and those are not followed: move the folder here, or link its files"
+    )
+    told = [one for one in repo.problems() if one.startswith("workflows/")]
+    assert told == [f"workflows/team/dd: {why}", f"workflows/team/up: {why}"]
+    link.unlink()
+    repo.catalog.refresh([link])
+    assert [one for one in repo.problems() if "/dd" in one] == []
+
+
 def test_a_folder_called_as_a_file_is_told_once_and_until_it_is_gone(repo: Repository) -> None:
     """Regression: it was told twice, and until the next rescan once a file was in its place."""
     repo.write("workflows/team/x.yaml", workflow("a"))
