@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from datastore.trouble import Trouble
 from swamp.dialling import DEGRADED_HEADER
 from swamp.open_files import may_open
 from swamp.serve.answers import health, in_a_header, with_expectations
+from swamp.serve.come_back import spread_s
 from swamp.serve.listening import runner_of
 from swamp.serve.reception import Door
 
@@ -42,7 +44,7 @@ STEP_FILES = 8
 """Open files that starting a step needs at the most, for a moment."""
 
 RETRY_AFTER_S = 5
-"""What workers and clients are told that come meanwhile."""
+"""What workers and clients are told that come meanwhile, about: see `spread_s`."""
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +54,17 @@ Opened = TypeVar("Opened")
 class OpeningOnceThereIsRoom:
     """Opens a repository, now or once its disk, that of `folder`, has room."""
 
-    def __init__(self, lock: RepositoryLock, keep: Keep, door: Door, stop: asyncio.Event) -> None:
+    def __init__(
+        self,
+        lock: RepositoryLock,
+        keep: Keep,
+        door: Door,
+        stop: asyncio.Event,
+        *,
+        randomness: random.Random | None = None,
+    ) -> None:
         """`door` is where health is answered meanwhile; with `stop` the waiting ends."""
+        self._randomness = randomness or random.Random()
         self._folder, self._lock = lock.layout.private, lock
         self._keep, self._door, self._stop = keep, door, stop
         self._reason = ""
@@ -127,7 +138,8 @@ class OpeningOnceThereIsRoom:
         if asks_health and "Upgrade" not in request.headers:
             return web.json_response(health(self._reason, False, 0, self._keep))
         refused: dict[str, Any] = {"error": self._reason, "code": "degraded"}
-        headers = {"Retry-After": str(RETRY_AFTER_S), DEGRADED_HEADER: in_a_header(self._reason)}
+        again_s = spread_s(RETRY_AFTER_S, self._randomness)
+        headers = {"Retry-After": str(again_s), DEGRADED_HEADER: in_a_header(self._reason)}
         return web.json_response(refused, status=503, headers=headers)
 
 

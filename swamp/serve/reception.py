@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import select
 import socket
@@ -26,6 +27,7 @@ from itertools import chain
 from swamp.protocol import PROOF_HEADER, WORKER_HEADER
 from swamp.serve.accepting import ACCEPTED_AT_ONCE, Accepting
 from swamp.serve.callers import Caller, Standing
+from swamp.serve.come_back import spread_s
 from swamp.serve.first_words import FirstWords
 from swamp.serve.turns import Rank, Turns
 
@@ -34,7 +36,7 @@ WAITING_MOST = 4096
 strangers, no more than their share of `Connections`."""
 
 TRY_AGAIN_S = 2
-"""When those beyond that are to come again; workers spread themselves over half as long more."""
+"""When those beyond that are to come again, about: see `spread_s`."""
 
 UPGRADED_AT_ONCE = 2
 """Workers that are brought in by one turn."""
@@ -90,6 +92,7 @@ class Reception:
         *,
         waiting_most: int = WAITING_MOST,
     ) -> None:
+        self.randomness = random.Random()
         self._listener, self._tls = door.listener, door.tls
         self._protocol, self._first_words = protocol, first_words
         self._turns, self._who = turns, who
@@ -163,7 +166,7 @@ class Reception:
         caller = self._who(_said(_WORKER, said), _said(_PROOF, said))
         rank = _RANK[caller.standing]
         if len(self._crowd[rank]) >= self._most_of(rank):
-            _tell_to_come_back(connection)
+            _tell_to_come_back(connection, spread_s(TRY_AGAIN_S, self.randomness))
             return
         if rank is not Rank.UPGRADE_STRANGER:
             self._connections.trust(connection.fileno())
@@ -179,7 +182,7 @@ class Reception:
         """Tell so many of the strangers beyond a share to come back, the last first; how many."""
         crowd, told = self._crowd[Rank.UPGRADE_STRANGER], 0
         while told < many and len(crowd) > share:
-            _tell_to_come_back(crowd.pop())
+            _tell_to_come_back(crowd.pop(), spread_s(TRY_AGAIN_S, self.randomness))
             told += 1
         return told
 
@@ -241,10 +244,10 @@ def _has_gone(connection: socket.socket) -> bool:
     return bool(look.poll(0))
 
 
-def _tell_to_come_back(connection: socket.socket) -> None:
+def _tell_to_come_back(connection: socket.socket, after_s: int) -> None:
     with suppress(OSError):
         # What is left unread would take the answer away again.
         connection.recv(1 << 16)
-        connection.send(COME_BACK % TRY_AGAIN_S)
+        connection.send(COME_BACK % after_s)
         connection.shutdown(socket.SHUT_WR)
     connection.close()

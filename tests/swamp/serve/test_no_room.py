@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -117,7 +118,8 @@ async def test_health_and_a_refusal_while_it_waits_and_then_it_opens(
     disk, stop = Disk(monkeypatch), asyncio.Event()
     with bound_to_port("127.0.0.1", 0) as listener:
         door = Door(listener, None)
-        opening = OpeningOnceThereIsRoom(lock, Keep(runs=7, for_s=None), door, stop)
+        keep, drawn = Keep(runs=7, for_s=None), random.Random(3)
+        opening = OpeningOnceThereIsRoom(lock, keep, door, stop, randomness=random.Random(3))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession(url) as http, asyncio.timeout(20):
             opened = asyncio.create_task(opening(disk.open))
@@ -132,6 +134,11 @@ async def test_health_and_a_refusal_while_it_waits_and_then_it_opens(
                 assert told["retention"] == {"keepRuns": 7, "keepForS": None}
             async with http.post("/api/v1/runs", json={"workflow": "w"}) as answer:
                 assert (answer.status, (await answer.json())["code"]) == (503, "degraded")
+                told_s = [answer.headers["Retry-After"]]
+            for _ in range(9):
+                async with http.get("/api/v1/runs") as answer:
+                    told_s.append(answer.headers["Retry-After"])
+            assert told_s == [str(drawn.randint(3, 7)) for _ in told_s], "not all at one moment"
             with pytest.raises(EnrollmentRefused) as refused:
                 await dial(http, f"{url}/", {})
             assert not refused.value.permanent

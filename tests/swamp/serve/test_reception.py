@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -93,6 +94,7 @@ async def opened() -> AsyncIterator[Hall]:
             FirstWords(connections, lambda: 0.0),
             waiting_most=3,
         )
+        reception.randomness = random.Random(1)
         async with reception.open():
             yield Hall(connections, turn, listener.getsockname()[1], came)
 
@@ -161,7 +163,7 @@ async def test_more_than_may_wait_are_told_when_to_come_back(hall: Hall) -> None
         await hall.peer(dials(f"new-{number}.secret"))
     late = await hall.peer(dials("late.secret"))
     said = await late.answer()
-    assert said.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 2\r\n" in said
+    assert said.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: " in said
     # Those that were here before have a queue of their own.
     old = await hall.peer(dials("old.secret"))
     hall.turn.over()
@@ -199,6 +201,18 @@ async def test_where_the_known_need_the_files_strangers_in_the_crowd_are_told_to
     hall.connections.make_room()
     assert (await strangers[2].answer()).startswith(b"HTTP/1.1 503 ")
     hall.turn.over()
+
+
+async def test_a_crowd_that_is_sent_away_does_not_come_back_at_one_moment(hall: Hall) -> None:
+    """Regression: all were told the same second. Workers spread themselves, others do not."""
+    for number in range(3):
+        await hall.peer(dials(f"new-{number}.secret"))
+    late = [await hall.peer(dials(f"late-{number}.secret")) for number in range(40)]
+    said = [(await one.answer()).decode() for one in late]
+    drawn = random.Random(1)
+    assert [int(one.split("Retry-After: ")[1].split("\r")[0]) for one in said] == [
+        drawn.randint(1, 3) for _ in late
+    ]
 
 
 async def test_who_says_nothing_keeps_nobody_waiting(hall: Hall) -> None:
