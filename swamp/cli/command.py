@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from swamp.cli.console import Console
 from swamp.cli.hidden_argument import hide
@@ -168,6 +169,11 @@ def _options_of(function: Callable[..., None]) -> list[inspect.Parameter]:
     """What a command takes on its own: all parameters after the console."""
     hints = get_type_hints(function, include_extras=True)
     own = list(inspect.signature(function).parameters.values())[1:]
+    for one in own:
+        for info in getattr(hints[one.name], "__metadata__", ()):
+            if isinstance(info, ArgumentInfo) and info.metavar is None:
+                # In the help and in errors alike.
+                info.metavar = one.name.upper()
     found = [one.replace(kind=_KEYWORD, annotation=hints[one.name]) for one in own]
     if "server" in hints:
         found += [

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 OneName = Annotated[str, typer.Argument(help="The worker's name.", autocompletion=worker_names)]
 Name = Annotated[
     str | None,
-    typer.Argument(help="The worker's name.", metavar="[NAME]", autocompletion=worker_names),
+    typer.Argument(help="The worker's name.", autocompletion=worker_names),
 ]
 Label = Annotated[
     list[str] | None,

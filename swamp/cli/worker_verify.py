@@ -33,7 +33,7 @@ Verdict = dict[str, Any]
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="The worker's name.", metavar="[NAME]", autocompletion=worker_names),
+    typer.Argument(help="The worker's name.", autocompletion=worker_names),
 ]
 Label = Annotated[
     list[str] | None,

@@ -48,8 +48,14 @@ class ListenError(SwampError):
     """The address cannot be listened on."""
 
 
+class OpenAddress(ListenError):
+    """An address that only guards may be given, without them: wrong usage."""
+
+    exit_code = 2
+
+
 def refuse_open_address(host: str, *, tls: bool, auth: bool) -> None:
-    """ListenError for an address that other machines can reach, unless TLS and tokens guard it."""
+    """OpenAddress for an address that other machines can reach, unless TLS and tokens guard it."""
     if host == "localhost" or (tls and auth):
         return
     with contextlib.suppress(ValueError):
@@ -57,7 +63,7 @@ def refuse_open_address(host: str, *, tls: bool, auth: bool) -> None:
             return
     lack = [] if tls else ["--tls-cert and --tls-key"]
     lack += [] if auth else ["--auth token"]
-    raise ListenError(
+    raise OpenAddress(
         f"--host {host} can be reached from other machines, and anybody there could"
         f" {'listen in' if auth else 'start runs'}: add {' and '.join(lack)}, keep 127.0.0.1,"
         " or say --insecure"

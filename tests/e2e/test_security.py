@@ -134,7 +134,7 @@ def test_an_open_address_needs_tls_and_tokens(repo: Repo) -> None:
     # Refused before the files of --tls-cert could matter: the address is never listened on.
     for given, lack in (([], "--tls-cert and --tls-key and --auth token"),
                         (["--auth", "token"], "--tls-cert and --tls-key")):  # fmt: skip
-        error = repo.swamp("serve", "--host", "0.0.0.0", *given, code=1).stderr
+        error = repo.swamp("serve", "--host", "0.0.0.0", *given, code=2).stderr
         assert f"add {lack}, keep 127.0.0.1, or say --insecure" in error
         assert len(error.splitlines()) == 1
     repo.serve("--host", "0.0.0.0", "--insecure")

@@ -65,6 +65,26 @@ def test_every_command_shows_an_example_and_its_exit_codes(
     assert "Exit codes: 0" in result.out
 
 
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (("workflow", "show"), "NAME"),
+        (("worker", "forget"), "NAME"),
+        (("worker", "token", "create"), "NAME"),
+        (("run", "show"), "ID"),
+        (("data", "get"), "MODEL"),
+    ],
+)
+def test_a_missing_argument_is_spelled_as_in_the_help(
+    swamp: Any, command: tuple[str, ...], missing: str
+) -> None:
+    """Regression: 'name' of one command, 'NAME' of the next."""
+    assert f" {{{missing}}}" in swamp(*command, "--help").out.splitlines()[0]
+    refused = swamp(*command)
+    assert refused.code == 2
+    assert refused.err.startswith(f"Error: Missing argument '{missing}' (see ")
+
+
 @pytest.mark.parametrize("path", [(), ("worker",), ("worker", "token")])
 def test_a_group_alone_shows_its_help_and_is_wrong_usage(path: tuple[str, ...], swamp: Any) -> None:
     result = swamp(*path)
