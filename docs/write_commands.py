@@ -77,7 +77,8 @@ def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:
 
 def _argument(argument: Any) -> str:
     name = argument.metavar or argument.name.upper()
-    return str(name) if argument.required else f"[{name}]"
+    more = "..." if argument.nargs == -1 else ""
+    return f"{name}{more}" if argument.required else f"[{name}]{more}"
 
 
 def _table(parameters: list[Any]) -> Iterator[str]:

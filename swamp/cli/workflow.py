@@ -103,7 +103,7 @@ def validate(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...",
+            metavar="NAME",
             help="Their names or ids; all if not given.",
             autocompletion=workflow_names,
         ),

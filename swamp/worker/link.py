@@ -7,6 +7,7 @@ cut, whatever lies in between. Losing a socket settles nothing: that is the work
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import ssl
@@ -348,6 +349,16 @@ async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> L
         if not isinstance(cause, ssl.SSLCertVerificationError):
             raise SocketLost(f"no TLS connection to {url}: {cause}") from error
         raise SocketLost(untrusted(url, cause)) from error
+    except aiohttp.ClientConnectorError as error:
+        raise SocketLost(f"no connection to {url}: {_why_none(error.os_error)}") from error
     except (aiohttp.ClientError, OSError) as error:
         raise SocketLost(f"no connection to {url}: {error}") from error
     return Link(ws)
+
+
+def _why_none(error: OSError) -> str:
+    """The system's word for it: aiohttp and asyncio add the address, and say `ssl:default`."""
+    has_numbers_of_its_own = isinstance(error, ssl.SSLError | socket.gaierror)
+    if error.errno is None or has_numbers_of_its_own:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)

@@ -12,8 +12,8 @@ from swamp.worker.link import EnrollmentRefused, SocketLost, dial
 CARD = calling_card("t.secret", "m")
 
 
-async def dialled(headers: dict[str, str]) -> None:
-    """Dial a server that answers 503 with these headers."""
+async def dialled(headers: dict[str, str], scheme: str = "ws") -> None:
+    """Dial a server, which speaks no TLS, that answers 503 with these headers."""
 
     async def answer(request: web.Request) -> web.Response:
         assert request.headers[WORKER_HEADER] == CARD[WORKER_HEADER]
@@ -26,7 +26,7 @@ async def dialled(headers: dict[str, str]) -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         async with aiohttp.ClientSession() as http:
-            await dial(http, f"ws://127.0.0.1:{runner.addresses[0][1]}", CARD)
+            await dial(http, f"{scheme}://127.0.0.1:{runner.addresses[0][1]}", CARD)
     finally:
         await runner.cleanup()
 
@@ -35,6 +35,30 @@ async def test_a_server_with_too_many_says_when_to_come_back() -> None:
     with pytest.raises(EnrollmentRefused) as refused:
         await dialled({"Retry-After": "2"})
     assert (refused.value.permanent, refused.value.retry_after_s) == (False, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ws://127.0.0.1:1", "Connection refused"),
+        ("wss://127.0.0.1:1", "Connection refused"),
+        ("ws://no-such-host.invalid", None),
+    ],
+)
+async def test_nobody_there_is_said_in_words_for_people(url: str, why: str | None) -> None:
+    """Regression: `Cannot connect to host 127.0.0.1:1 ssl:default [...]`, also without TLS."""
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(SocketLost) as lost:
+            await dial(http, url, CARD)
+    said = str(lost.value)
+    assert said.startswith(f"no connection to {url}: ")
+    assert "ssl" not in said
+    assert why is None or said.endswith(f": {why}")
+
+
+async def test_a_server_without_tls_is_no_lack_of_rights() -> None:
+    with pytest.raises(SocketLost, match=r"no connection to wss://\S+: .*SSL"):
+        await dialled({}, "wss")
 
 
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}])
