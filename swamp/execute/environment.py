@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from sysconfig import get_path
 
 from datastore.unicode_text import is_unicode, made_unicode
 from swamp.protocol import CA_VARIABLE, DATA_TOKEN_VARIABLE, DATA_URL_VARIABLE, ships
@@ -45,3 +48,23 @@ def data_environment(url: str, credential: str, ca_cert: Path | None = None) -> 
     if ca_cert is not None:
         environment[CA_VARIABLE] = str(ca_cert.absolute())
     return environment
+
+
+def commands_folder() -> str | None:
+    """Where the `swamp` lies that this process was called as, else that of its Python. Blocks.
+
+    None where there is none, or its folder fits into no `PATH`.
+    """
+    for path in (os.path.abspath(sys.argv[0]), os.path.join(get_path("scripts"), "swamp")):
+        folder, name = os.path.split(path)
+        if name == "swamp" and os.path.isfile(path) and os.access(path, os.X_OK):
+            return None if os.pathsep in folder else folder
+    return None
+
+
+def with_commands(environment: dict[str, str], folder: str | None) -> dict[str, str]:
+    """The environment with that folder as the last one of its `PATH`, unless it is in there."""
+    path = environment.get("PATH", os.defpath)
+    if folder is None or folder in (one.rstrip(os.sep) for one in path.split(os.pathsep)):
+        return environment
+    return {**environment, "PATH": f"{path}{os.pathsep}{folder}"}

@@ -21,7 +21,12 @@ from datastore.kinds import STEPS, Call, Outcome, Step
 from datastore.store import Store
 from swamp.execute.calls import ShellCall
 from swamp.execute.ending import never_begun
-from swamp.execute.environment import data_environment, runner_environment
+from swamp.execute.environment import (
+    commands_folder,
+    data_environment,
+    runner_environment,
+    with_commands,
+)
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
 from swamp.execute.scratch import take_scratch
@@ -50,6 +55,7 @@ class LocalRunner:
         self._traced = traced
         self._secrets = secrets
         self._data_url = ""
+        self._commands = commands_folder()
         self._output = output
         self._scratch = scratch
         self._room = RoomForSteps(scratch.parent)
@@ -143,13 +149,13 @@ class LocalRunner:
         parsed = ShellCall.parse(opened.call)
         trace = trace_environment(name, STEP) if self._traced else {}
         environment = runner_environment(os.environ, trace, parsed.env)
+        environment |= data_environment(self._data_url, opened.credential)
+        if parsed.outputs:
+            environment = with_commands(environment, self._commands)
         return Order(
             dispatch=name,
             call=parsed,
-            environment={
-                **environment,
-                **data_environment(self._data_url, opened.credential),
-            },
+            environment=environment,
             timeout_s=timeout_s,
             redactor=Redactor([*opened.secrets, opened.credential]),
         )

@@ -17,7 +17,12 @@ from datastore.kinds import Outcome
 from datastore.kinds.dispatch_name import is_probe
 from swamp.execute.calls import CallError, ShellCall
 from swamp.execute.ending import WORKER_LOST
-from swamp.execute.environment import data_environment, runner_environment
+from swamp.execute.environment import (
+    commands_folder,
+    data_environment,
+    runner_environment,
+    with_commands,
+)
 from swamp.execute.execution import Execution, Host, Order
 from swamp.execute.redaction import Redactor
 from swamp.protocol import Accepted, Dispatch, Enrolled, Refused
@@ -54,6 +59,7 @@ class Runners:
         self._data_url, self._ca_cert = data_url, ca_cert
         # Once for all: a look-up there costs as much as starting a task.
         self._own = dict(os.environ)
+        self._commands = commands_folder()
         self._executions: dict[str, Execution] = {}
 
     @property
@@ -170,6 +176,8 @@ class Runners:
         shipped = frame.environment | trace
         environment = runner_environment(self._own, shipped, call.env)
         environment |= data_environment(self._data_url, frame.credential, self._ca_cert)
+        if call.outputs:
+            environment = with_commands(environment, self._commands)
         redactor = Redactor([*frame.secrets, frame.credential])
         order = Order(frame.dispatch, call, environment, frame.timeout_s, redactor)
         return Execution(order, delivery.put, self._host)
