@@ -66,6 +66,10 @@ class Layout:
         return self.private / "lock"
 
     @property
+    def alive(self) -> Path:
+        return self.private / "alive"
+
+    @property
     def socket(self) -> Path:
         return self.private / "serve.sock"
 

@@ -40,7 +40,7 @@ class RepositoryLock:
         self._descriptor: int | None = None
         self._since: datetime | None = None
         self.last_held: datetime | None = None
-        """When an earlier holder was last known to live: its stop, or its last `touch`."""
+        """What its file tells of when somebody held it before; None where it is new."""
 
     def acquire(self) -> RepositoryLock:
         """Take the lock or raise RepositoryLocked, naming the holder; never waits."""
@@ -52,17 +52,12 @@ class RepositoryLock:
             os.close(descriptor)
             raise RepositoryLocked(_refusal(holder)) from None
         self._descriptor = descriptor
-        self.last_held = datetime.fromtimestamp(os.fstat(descriptor).st_mtime, UTC)
+        found = os.fstat(descriptor)
+        self.last_held = datetime.fromtimestamp(found.st_mtime, UTC) if found.st_size else None
         # A file that replaces a removed one tells since when this process has held the lock.
         self._since = self._since or self._clock.now()
         self._sign(descriptor, self._since)
         return self
-
-    def touch(self) -> None:
-        """Note that the holder lives, for the next one to know until when. Blocking."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                os.utime(self._descriptor)
 
     def waits_for(self, what: str | None) -> None:
         """Say why the holder answers nobody yet, until None is said. Blocking."""

@@ -21,6 +21,7 @@ from controllers.manager import Manager, Settings
 from controllers.probes import Verification
 from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
+from datastore.alive import last_alive, say_alive
 from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
@@ -88,7 +89,7 @@ GIVE_UP_S = 2.0
 """The same where the disk refused before, or an error of ours ends the process."""
 
 ALIVE_EVERY_S = 2.0
-"""How often the lock's file says that this process lives, while steps wait."""
+"""How often `.swamp/alive` says that this server lives, while steps wait."""
 
 
 class Orchestrator:
@@ -113,6 +114,8 @@ class Orchestrator:
         self._random = random.Random()
         self._traces: Traces | None = None
         self._export: MetricsExport
+        self._swept = asyncio.Event()
+        """What the sweep wrote is on disk: from then on waiting counts."""
         self._environment, left_out = unicode_only(os.environ)
         for name in left_out:
             log.warning("the variable %s is not UTF-8: expressions and workers do without it", name)
@@ -142,12 +145,19 @@ class Orchestrator:
                 await asyncio.to_thread(self._traces.close)
             await asyncio.to_thread(self._export.close)
 
-    async def _say_alive(self, store: Store) -> None:
-        """While something waits, note that this process lives: waiting counts until its end."""
+    async def _keep_saying_alive(self, store: Store) -> None:
+        """While something waits, note that this server lives: waiting counts until its end."""
+        await self._swept.wait()
+        await self._say_alive()
         while True:
             await asyncio.sleep(ALIVE_EVERY_S)
             if store.live(PENDING):
-                await asyncio.to_thread(self._lock.touch)
+                await self._say_alive()
+
+    async def _say_alive(self) -> None:
+        """Not in a run of a command's own: it is no server, and nothing waits for it."""
+        if self._options.only_run is None and self._swept.is_set():
+            await asyncio.to_thread(say_alive, self._layout, self._clock)
 
     def _new_id(self) -> str:
         return uuid7(self._clock.now(), self._random)
@@ -213,7 +223,7 @@ class Orchestrator:
             yield watch.run()
             yield private.keep()
             yield runner.run(data_url)
-            yield self._say_alive(store)
+            yield self._keep_saying_alive(store)
             yield housekeeping.run()
             yield observer.watch_loop()
             yield self._export.run(Metrics(served))
@@ -222,6 +232,7 @@ class Orchestrator:
             await self._together(served, sessions, beside)
         finally:
             await asyncio.to_thread(events.close)
+            await self._say_alive()
 
     async def _together(
         self,
@@ -333,13 +344,14 @@ class Orchestrator:
         for line in put_back_at_start_lines(found.put_back, found.restored):
             self._report({"kind": "warning", "message": line})
         recover = self._options.recover_leases_s != 0
+        now, lock_held = self._clock.now(), self._lock.last_held
         sweep = BootSweep(
             store,
             self._clock,
             self._new_id,
             foreign=found.unvouched,
             recover=recover,
-            last_alive=self._lock.last_held,
+            last_alive=await asyncio.to_thread(last_alive, self._layout, now, lock_held),
         )
         swept = sweep.run() if self._options.only_run is None else sweep.run_of_commands()
         store.after_barrier(partial(self._report_sweep, swept))
@@ -349,6 +361,7 @@ class Orchestrator:
         return swept.ended_runs
 
     def _report_sweep(self, swept: SweepReport) -> None:
+        self._swept.set()
         for warning in swept.warnings:
             self._report({"kind": "warning", "message": warning})
         summary = swept.summary()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 
 from harness import Repo
@@ -32,6 +33,42 @@ def test_waiting_counts_over_a_restart_and_downtime_does_not(repo: Repo) -> None
     ]
     # That the server lives is noted every two seconds; with the downtime it would be 6.7.
     assert 2.0 < before_s < 5.5, "what was waited before counts, the downtime does not"
+
+
+def test_what_only_holds_the_lock_makes_no_downtime_waiting(repo: Repo) -> None:
+    """Regression: the time of the lock's file told until when the server had lived, and a run of
+    its own, a start that came to nothing, and a copy of the folder renewed it."""
+    repo.shell_workflow("w", {"step": "true"}, "queueTimeout: 6\n")
+    repo.write(
+        "workflows/here.yaml",
+        "name: here\njobs:\n  - name: job\n    steps:\n      - name: step\n        task: {type:"
+        " model_method, modelType: command/shell, modelName: here, methodName: execute,"
+        " inputs: {run: 'true'}}\n",
+    )
+    server = repo.serve()
+    run = repo.start("workflow", "run", "w", "--json")
+    repo.until(lambda: repo.json("worker", "queue") != [], "the waiting step")
+    run.kill()
+    run.wait()
+    server.terminate()
+    alive = (repo.path / ".swamp" / "alive").read_bytes()
+    down = time.monotonic()
+    repo.until(lambda: time.monotonic() - down > 7, "some downtime")
+    repo.swamp("workflow", "run", "here")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", repo.port))
+        taken.listen()
+        repo.swamp("serve", "--port", str(repo.port), code=1)
+    assert (repo.path / ".swamp" / "alive").read_bytes() == alive
+    (repo.path / ".swamp" / "lock").touch()
+    repo.serve()
+    (again,) = repo.json("worker", "queue")
+    (before_s,) = [
+        record["spec"]["waitedBeforeS"]
+        for record in repo.records("pending").values()
+        if record["metadata"]["name"] == again["queueId"]
+    ]
+    assert before_s < 5, "the downtime is no waiting"
 
 
 def test_each_layer_sets_the_limit_and_the_inner_one_wins(repo: Repo) -> None:
