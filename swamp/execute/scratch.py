@@ -3,6 +3,12 @@
 Promises: as long as a process lives it holds a lock on its folder, and the folder's name tells the
 family of its marks. So whoever gets the lock of another one's folder knows that its owner is dead,
 even together with its guard, and whose processes are still there. What lives is never touched.
+
+Nobody holds a lock on a copy (`cp -a` of a repository or a cache folder that is in use), whose
+owner may live: so a folder also says which one it is, and only the one that was made proves
+anything. A copy is removed, and nothing is ended for it. Device numbers may change with a reboot or
+a new mount: then it counts as a copy, too, and what ran in it has ended with the machine, or would
+have kept the file system from being unmounted.
 """
 
 from __future__ import annotations
@@ -16,10 +22,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from swamp.execute.processes import kill_descendants
 
+IDENTITY = "made-as"
+"""The file in a folder that says which one it was made as: device and inode."""
+
 _NAME = re.compile(r"scratch-([0-9a-f]{32})\Z")
+
+
+class Ended(NamedTuple):
+    """What was left by others: processes that were killed, and folders that proved nothing."""
+
+    killed: int
+    copies: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +47,21 @@ class Scratch:
     family: str
     killed: int
     """Processes of dead owners that were still running."""
+    copies: int
+    """Folders that were removed and are not the ones that were made: for them nothing is ended."""
     _lock: int
+
+    @property
+    def warning(self) -> str | None:
+        """What is to be told of copies; None where there were none."""
+        if not self.copies:
+            return None
+        what = "a scratch folder" if self.copies == 1 else f"{self.copies} scratch folders"
+        return (
+            f"removed {what} in {self.folder.parent} of which nobody can tell whether what ran"
+            " there is over (copied from elsewhere, or from before this disk was mounted anew):"
+            " no process was ended for that"
+        )
 
     def remove(self) -> None:
         """Remove the folder with all that is in it, and give the lock up. Blocks."""
@@ -46,14 +77,43 @@ def take_scratch(root: Path) -> Scratch:
     with _turn(root):
         dead = _dead(root)
         try:
-            folder.mkdir(mode=0o700)
-            lock = _open(folder)
+            lock = _make(folder)
         except OSError:
             # What they left may be what fills the disk, and their locks are open files.
             _end(dead)
             raise
+    ended = _end(dead)
+    return Scratch(folder, family, ended.killed, ended.copies, lock)
+
+
+def _make(folder: Path) -> int:
+    """The folder, which says which one it is, and its lock; OSError, and then it is not there."""
+    folder.mkdir(mode=0o700)
+    lock = _open(folder)
+    try:
         _locked(lock)
-    return Scratch(folder, family, _end(dead), lock)
+        (folder / IDENTITY).write_text(_identity(lock))
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        raise
+    return lock
+
+
+def _identity(folder: int) -> str:
+    found = os.fstat(folder)
+    return f"{found.st_dev}:{found.st_ino}\n"
+
+
+def _is_as_made(path: Path, folder: int) -> bool:
+    """Whether it is the folder that its owner locked. One that does not say counts as that one:
+    an earlier version made it. What says nothing clear proves nothing."""
+    try:
+        return (path / IDENTITY).read_text() == _identity(folder)
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager
@@ -83,15 +143,15 @@ def _dead(root: Path) -> dict[Path, int]:
     return found
 
 
-def _end(dead: dict[Path, int]) -> int:
-    """Kill what the dead have left running and remove their folders; how many were killed."""
-    if not dead:
-        return 0
-    killed = kill_descendants(*(path.name.partition("-")[2] for path in dead))
+def _end(dead: dict[Path, int]) -> Ended:
+    """Kill what the dead have left running and remove their folders, and those that are copies."""
+    made = [path for path, lock in dead.items() if _is_as_made(path, lock)]
+    families = [path.name.partition("-")[2] for path in made]
+    killed = kill_descendants(*families) if families else 0
     for path, lock in dead.items():
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
-    return killed
+    return Ended(killed, len(dead) - len(made))
 
 
 def _open(folder: Path) -> int:

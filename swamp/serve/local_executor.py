@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,6 +37,8 @@ from swamp.serve.no_room import RoomForSteps
 from swamp.serve.output_log import OutputLog
 from swamp.traces import STEP, trace_environment
 from swamp.worker.guarding import Guard
+
+log = logging.getLogger(__name__)
 
 
 class LocalRunner:
@@ -86,6 +89,8 @@ class LocalRunner:
         scratch = await self._room.once_there_is(
             partial(asyncio.to_thread, take_scratch, self._scratch)
         )
+        if scratch.warning is not None:
+            log.warning("%s", scratch.warning)
         self._host = Host(
             scratch.folder, self._guard, family=scratch.family, came_room=self._room.came_after
         )

@@ -48,6 +48,8 @@ async def run_worker(
         machine = await asyncio.to_thread(next_process, cache)
         if scratch.killed:
             report({"kind": "warning", "message": _LEFT.format(scratch.killed)})
+        if scratch.warning is not None:
+            report({"kind": "warning", "message": scratch.warning})
         guard = Guard(options.ca_cert)
         again = partial(_once_files_may_be_open, report)
         host = Host(scratch.folder, guard, traces=traces, family=scratch.family, came_room=again)

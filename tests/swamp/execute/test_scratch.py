@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from swamp.execute import scratch
-from swamp.execute.scratch import take_scratch
+from swamp.execute.scratch import IDENTITY, take_scratch
 
 OWNER = """
 import subprocess, sys
@@ -120,6 +121,66 @@ def test_what_the_dead_left_goes_also_where_there_is_no_room(
     assert living.runs()
     assert len(os.listdir("/proc/self/fd")) == before
     take_scratch(tmp_path).remove()
+
+
+@pytest.mark.parametrize("made_by", ["cp -a", "cp -r", "copytree"])
+def test_a_copy_of_a_living_one_is_removed_and_nothing_is_ended(
+    tmp_path: Path, owners: tuple[Owner, Owner], made_by: str
+) -> None:
+    """Regression: nobody locks a copy, so its owner looked dead, and what that ran was killed."""
+    root, copied = tmp_path, tmp_path.with_name(f"{tmp_path.name}-copied")
+    if made_by == "copytree":
+        shutil.copytree(root, copied)
+    else:
+        subprocess.run([*made_by.split(), root, copied], check=True)
+    own = take_scratch(copied)
+    assert (own.killed, own.copies) == (0, 2)
+    assert all(owner.runs() and (owner.folder / "full").exists() for owner in owners)
+    assert list(copied.iterdir()) == [own.folder]
+    own.remove()
+
+    # Also where the one that was copied is dead by now: who copies tells nothing of that.
+    owners[0].die()
+    again = take_scratch(root)
+    assert (again.killed, again.copies) == (1, 0)
+    again.remove()
+
+
+def test_a_folder_that_was_moved_is_the_one_it_was(
+    tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    dead, living = owners
+    moved = tmp_path.with_name(f"{tmp_path.name}-moved")
+    tmp_path.rename(moved)
+    dead.die()
+    own = take_scratch(moved)
+    assert (own.killed, own.copies) == (1, 0)
+    assert living.runs()
+    own.remove()
+
+
+def test_one_of_an_earlier_version_does_not_say_which_it_is(
+    tmp_path: Path, owners: tuple[Owner, Owner]
+) -> None:
+    dead, _ = owners
+    (dead.folder / IDENTITY).unlink()
+    dead.die()
+    own = take_scratch(tmp_path)
+    assert (own.killed, own.copies) == (1, 0)
+    own.remove()
+
+
+@pytest.mark.parametrize("content", ["", "1:2\n", "garbage"])
+def test_what_is_no_proof_ends_nothing(
+    tmp_path: Path, owners: tuple[Owner, Owner], content: str
+) -> None:
+    dead, _ = owners
+    (dead.folder / IDENTITY).write_text(content)
+    dead.die()
+    own = take_scratch(tmp_path)
+    assert (own.killed, own.copies) == (0, 1)
+    assert dead.runs() and not dead.folder.exists()
+    own.remove()
 
 
 def test_many_that_begin_at_once_do_not_take_each_other_for_dead(tmp_path: Path) -> None:
