@@ -41,6 +41,7 @@ def say_alive(layout: Layout, clock: Clock) -> None:
     Over what is there, of one length, so that a full disk takes it as well.
     """
     with suppress(OSError):
+        layout.expect_root()
         handle = open_handle(layout.alive, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(handle, f"{stamp(clock.now())}\n".encode(), 0)

@@ -64,6 +64,7 @@ class Checkpointer:
         OSError or sqlite3.Error when the disk fails; then no row may go.
         """
         through = self._observed.shown_through()
+        self._layout.expect_root()
         if through > self._done_through:
             sync_file_system(self._layout.datastore)
             self._observed.sync_index()

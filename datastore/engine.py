@@ -54,10 +54,12 @@ class OpenedEngine:
     def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]], for_long: bool) -> None:
         create_folders(layout)
         refuse_cramped(layout.journal)
-        self.journal = SqliteJournal(layout.journal, with_room=for_long)
+        self.journal = SqliteJournal(layout.journal, for_long, layout.root_is_here)
         try:
             refuse_cramped(layout.index)
-            self._index = open_index(layout.index, [kind.folder for kind in kinds])
+            self._index = open_index(
+                layout.index, [kind.folder for kind in kinds], layout.root_is_here
+            )
         except BaseException:
             self._abandon_journal()
             raise

@@ -60,6 +60,10 @@ class RepositoryLocked(DatastoreError):
     """Another process holds the repository; the message names its pid."""
 
 
+class RepositoryMoved(DatastoreError):
+    """The folder that is served is not at its path any more; the message says where it is."""
+
+
 class NoRepository(DatastoreError):
     """No `.swamp.yaml` here or above."""
 

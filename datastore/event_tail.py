@@ -5,6 +5,7 @@ And what a reader of the log is given at once, and where it stands.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,3 +75,13 @@ class Place:
 
     seq: int
     offset: int = 0
+
+
+async def within(news: asyncio.Event, seconds: float) -> bool:
+    """Whether there is news within that time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -35,7 +35,7 @@ from datastore.event_file import (
     parse_line,
     read_lines,
 )
-from datastore.event_tail import Place, Tail
+from datastore.event_tail import Place, Tail, within
 from datastore.hand_over import HandOver
 from datastore.regular_file import open_to_read
 from datastore.trouble import Trouble
@@ -78,9 +78,15 @@ class EventLog:
     """Event logs of all runs. Use it from the event loop's thread; `close` when done."""
 
     def __init__(
-        self, folder: Path, clock: Clock, after_barrier: Callable[[Callable[[], Any]], None]
+        self,
+        folder: Path,
+        clock: Clock,
+        after_barrier: Callable[[Callable[[], Any]], None],
+        expect_root: Callable[[], None] = lambda: None,
     ) -> None:
+        """`expect_root`: OSError where nothing may be written to the folder any more."""
         self._folder = folder
+        self._expect_root = expect_root
         self._clock = clock
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
@@ -193,6 +199,7 @@ class EventLog:
 
     def _write_anew(self, run: str, whole: WholeLog) -> None:
         try:
+            self._expect_root()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             files.write(self._path(run), whole.data(run))
         except OSError as error:
@@ -206,6 +213,7 @@ class EventLog:
     def _append_to(self, path: Path, data: bytes) -> bool:
         """All of it or none of it; False if the disk refuses just now."""
         with self._refused.caught():
+            self._expect_root()
             append_whole(path, data)
             return True
         return False
@@ -327,13 +335,13 @@ class EventLog:
                     return
                 elif not follow:
                     # What has been told is about to be in the file.
-                    if place.seq >= until or not await _within(news, 1.0):
+                    if place.seq >= until or not await within(news, 1.0):
                         return
                 elif LAST_KIND not in log.keys and (event := last()) is not None:
-                    if not await _within(news, UNTOLD_S) and LAST_KIND not in log.keys:
+                    if not await within(news, UNTOLD_S) and LAST_KIND not in log.keys:
                         yield [line_of({"seq": place.seq + 1, **event})]
                         return
-                elif not await _within(news, 10.0):
+                elif not await within(news, 10.0):
                     yield []
         finally:
             log.readers -= 1
@@ -382,18 +390,9 @@ class EventLog:
         for log in self._logs.values():
             log.news.set()
 
-    def close(self) -> None:
-        """Write what is waiting and end. Blocking."""
+    def close(self, within_s: float = 5.0) -> None:
+        """Write what is waiting and end, within that time. Blocking."""
         self._ends = True
         self._lines.flush()
-        self._writer.join(timeout=5)
+        self._writer.join(within_s)
         self._pool.shutdown(wait=False)
-
-
-async def _within(news: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        return False
-    return True

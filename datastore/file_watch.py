@@ -222,7 +222,12 @@ class FileWatch:
             await self.rescan()
 
     async def rescan(self) -> None:
-        """Look at everything by stat; what the disk refuses is left to the next time."""
+        """Look at everything by stat; what the disk refuses is left to the next time.
+
+        Nothing is looked at where another folder has the repository's place: it is not ours.
+        """
+        if not await self._is_ours():
+            return
         with self._no_folders.caught():
             await asyncio.to_thread(create_folders, self._layout)
         refused: Exception | None = None
@@ -256,7 +261,14 @@ class FileWatch:
             with self._no_guard.caught():
                 await self._guard()
 
+    async def _is_ours(self) -> bool:
+        with self._no_guard.caught():
+            return await asyncio.to_thread(self._layout.root_is_here)
+        return False
+
     async def _guard(self) -> None:
+        if not await asyncio.to_thread(self._layout.root_is_here):
+            return
         replaced = await asyncio.to_thread(self._folders.replaced)
         if not replaced:
             return

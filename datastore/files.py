@@ -240,12 +240,11 @@ def opened(folder: str | Path) -> Iterator[int]:
         os.close(handle)
 
 
-def ensure_folder(path: str | Path, gitignore: str | None) -> None:
-    """Have the folder and, with a text, its `.gitignore`; one that is there is left as it is."""
-    os.makedirs(path, exist_ok=True)
-    file = Path(path, ".gitignore")
+def ensure_ignored(folder: str | Path, gitignore: str) -> None:
+    """Have that `.gitignore` in the folder; one that is there is left as it is."""
+    file = Path(folder, ".gitignore")
     # Looked at often, and whoever is idle writes nothing.
-    if gitignore is not None and not os.path.lexists(file):
+    if not os.path.lexists(file):
         write_once(file, gitignore.encode())
 
 

@@ -18,7 +18,16 @@ from typing import Any, NamedTuple
 
 from datastore.errors import DatastoreError
 from datastore.files import Edition, Stat
-from datastore.sqlite_file import clear_place, inode_of, is_broken, put_rows, wal_path
+from datastore.sqlite_file import (
+    IsHere,
+    always,
+    clear_place,
+    inode_of,
+    is_broken,
+    put_rows,
+    wal_path,
+    was_removed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +75,10 @@ class IndexTable(NamedTuple):
     live: dict[str, bytes]
 
 
-def open_index(path: Path, kinds: Iterable[str]) -> Index:
+def open_index(path: Path, kinds: Iterable[str], is_here: IsHere = always) -> Index:
     """The index at `path`, a new one if need be; DatastoreError where the disk refuses."""
     try:
-        return Index(path, kinds)
+        return Index(path, kinds, is_here)
     except (OSError, sqlite3.Error) as error:
         raise DatastoreError(f"the index {path} cannot be opened: {error}") from error
 
@@ -81,9 +90,9 @@ class Index:
     thread-safe: one thread at a time.
     """
 
-    def __init__(self, path: Path, kinds: Iterable[str]) -> None:
+    def __init__(self, path: Path, kinds: Iterable[str], is_here: IsHere = always) -> None:
         """Open the index at `path`, or begin a new one if there is none or it is of no use."""
-        self._path = path
+        self._path, self._is_here = path, is_here
         self._kinds = tuple(kinds)
         try:
             self._db, self._inode = self._open()
@@ -162,7 +171,7 @@ class Index:
     @property
     def removed(self) -> bool:
         """Whether the file is not at its path any more; any thread may ask."""
-        return inode_of(self._path) != self._inode
+        return was_removed(self._path, self._inode, self._is_here)
 
     def rebuild(self, reason: str) -> None:
         """Throw the file away and begin an empty one."""

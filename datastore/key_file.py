@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from datastore.errors import DatastoreError
-from datastore.layout import Layout
+from datastore.layout import Layout, make_folder
 from datastore.regular_file import read_bytes
 
 KEY_BYTES = 32
@@ -38,7 +38,7 @@ def load_or_make(layout: Layout) -> bytes:
 
 def place(layout: Layout, key: bytes) -> None:
     """Put the key into its file, durably, unless there is one already. Blocking."""
-    layout.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(layout, layout.private, 0o700)
     beside = layout.private / f".key-{os.getpid()}-{secrets.token_hex(4)}"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

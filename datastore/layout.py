@@ -1,16 +1,20 @@
 """Where things lie in a repository: the one place that knows folder and file names.
 
-`Layout` only names paths and touches nothing; `create_folders` makes them; `find_root` finds the
-repository that a command was started in.
+`Layout` names paths, and tells whether the root is still the folder that is held; `create_folders`
+makes what is missing; `find_root` finds the repository that a command was started in.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datastore.errors import NoRepository
+
+if TYPE_CHECKING:
+    from datastore.root_folder import RootFolder
 
 MARKER = ".swamp.yaml"
 IGNORE_ALL = "*\n!.gitignore\n"
@@ -24,6 +28,17 @@ class Layout:
     """The paths of the repository at `root`."""
 
     root: Path
+    held: RootFolder | None = field(default=None, compare=False, repr=False)
+    """The very folder, where its lock is held."""
+
+    def expect_root(self) -> None:
+        """OSError where `root` is not the folder that is held any more. Blocks."""
+        if self.held is not None:
+            self.held.expect()
+
+    def root_is_here(self) -> bool:
+        """Whether `root` is still the folder that is held. Blocks."""
+        return self.held is None or self.held.is_here()
 
     @property
     def marker(self) -> Path:
@@ -127,16 +142,31 @@ def folder_name(workflow: str) -> str:
 def create_folders(layout: Layout) -> None:
     """Make every folder of the repository that is missing; existing ones stay as they are."""
     # Here, as commands that only ask a server need a layout, but no kinds.
-    from datastore.files import ensure_folder
+    from datastore.files import ensure_ignored
     from datastore.kinds import KINDS
 
     for folder in (layout.models, layout.workflows, layout.vaults, layout.history):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(layout, folder)
     for folder in (layout.private, layout.events, layout.logs, layout.data, layout.temps):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(layout, folder, 0o700)
     for kind in KINDS:
-        ensure_folder(layout.observed(kind), IGNORE_ALL)
-        ensure_folder(layout.desired(kind), KEEP_FOLDER)
+        for path, text in (
+            (layout.observed(kind), IGNORE_ALL),
+            (layout.desired(kind), KEEP_FOLDER),
+        ):
+            make_folder(layout, path)
+            ensure_ignored(path, text)
+
+
+def make_folder(layout: Layout, folder: Path, mode: int = 0o777) -> None:
+    """Have a folder below the root, and those above it; never the root itself. OSError. Blocks."""
+    layout.expect_root()
+    missing = []
+    while folder != layout.root and not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(mode, exist_ok=True)
 
 
 def find_root(start: Path) -> Path:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -19,6 +19,7 @@ from datastore.clock import Clock, SystemClock, parse_stamp, stamp
 from datastore.errors import DatastoreError, RepositoryLocked
 from datastore.layout import Layout
 from datastore.regular_file import open_handle, read_bytes
+from datastore.root_folder import RootFolder
 from datastore.shut_out import owner_of, refuse_if_shut_out
 from datastore.sqlite_file import inode_of
 
@@ -38,20 +39,27 @@ class RepositoryLock:
         self._held_for = held_for
         self._waits_for: str | None = None
         self._descriptor: int | None = None
+        self._root: RootFolder | None = None
         self._since: datetime | None = None
         self.last_held: datetime | None = None
         """What its file tells of when somebody held it before; None where it is new."""
 
     def acquire(self) -> RepositoryLock:
-        """Take the lock or raise RepositoryLocked, naming the holder; never waits."""
-        descriptor = self._open()
+        """Take the lock or raise RepositoryLocked, naming the holder; never waits.
+
+        From then on `layout` knows the very folder.
+        """
+        root, descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 4096, 0)
             os.close(descriptor)
+            if root is not self._root:
+                root.release()
             raise RepositoryLocked(_refusal(holder)) from None
-        self._descriptor = descriptor
+        self._descriptor, self._root = descriptor, root
+        self.layout = replace(self.layout, held=root)
         found = os.fstat(descriptor)
         self.last_held = datetime.fromtimestamp(found.st_mtime, UTC) if found.st_size else None
         # A file that replaces a removed one tells since when this process has held the lock.
@@ -65,12 +73,18 @@ class RepositoryLock:
         if self._descriptor is not None:
             self._sign(self._descriptor, self._since or self._clock.now())
 
-    def _open(self) -> int:
+    def _open(self) -> tuple[RootFolder, int]:
         lock = self.layout.lock
+        root = self._root
         try:
-            lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return open_handle(lock, os.O_RDWR | os.O_CREAT, 0o600)
+            root = root or RootFolder(self.layout.root)
+            root.expect()
+            # Not the root: where that has gone, nobody builds another one in its place.
+            lock.parent.mkdir(mode=0o700, exist_ok=True)
+            return root, open_handle(lock, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
+            if root is not None and root is not self._root:
+                root.release()
             refuse_if_shut_out(self.layout)
             whose = ""
             if isinstance(error, PermissionError):
@@ -83,7 +97,8 @@ class RepositoryLock:
     def renew(self) -> bool:
         """Hold the lock by a new file where the old one was removed; whether that was so.
 
-        RepositoryLocked when another process was faster.
+        RepositoryLocked when another process was faster; DatastoreError where the root is another
+        folder by now: the lock of the one that was served is still held.
         """
         assert self._descriptor is not None, "renew follows acquire"
         if inode_of(self.layout.lock) == os.fstat(self._descriptor).st_ino:
@@ -107,6 +122,9 @@ class RepositoryLock:
                 os.pwrite(self._descriptor, b"\n".rjust(size), 0)
             os.close(self._descriptor)
             self._descriptor = self._since = None
+        if self._root is not None:
+            self._root.release()
+            self._root = None
 
     def _sign(self, descriptor: int, since: datetime) -> None:
         holder = {"pid": os.getpid(), "since": stamp(since), "command": sys.argv}

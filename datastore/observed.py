@@ -25,7 +25,7 @@ from datastore.errors import InvalidFile
 from datastore.files import Stat
 from datastore.index import Index, IndexRow
 from datastore.journal import Op, Put, Remove, Story
-from datastore.layout import IGNORE_ALL, Layout
+from datastore.layout import IGNORE_ALL, Layout, make_folder
 from datastore.observed_files import ObservedFiles, Stored, data_of
 from datastore.record import Kind
 from datastore.record_file import MAX_BYTES
@@ -176,7 +176,8 @@ class ObservedWriter:
         for kind in self._kinds:
             folder = self._layout.observed(kind)
             if not (folder / ".gitignore").exists():
-                files.ensure_folder(folder, IGNORE_ALL)
+                make_folder(self._layout, folder)
+                files.ensure_ignored(folder, IGNORE_ALL)
             there = files.scan(folder, pause)
             others = []
             for name, stat in dict(self._files.stats[kind]).items():

@@ -15,7 +15,7 @@ from datastore import files
 from datastore.files import Stat
 from datastore.index import IndexRow
 from datastore.journal import Op, Put, Remove, Story
-from datastore.layout import IGNORE_ALL, Layout
+from datastore.layout import IGNORE_ALL, Layout, make_folder
 from datastore.record import Kind
 from datastore.sqlite_file import to_json
 from datastore.yaml_emitter import emit_readable
@@ -70,6 +70,7 @@ class ObservedFiles:
                 self._write_story(self._layout.story_file(workflow, run), data)
                 return None
             case Remove(kind, name):
+                self._layout.expect_root()
                 files.remove(self._path(kind.folder, name))
                 self.stats[kind.folder].pop(name, None)
                 return None
@@ -86,17 +87,19 @@ class ObservedFiles:
         """Write a record's file, its folder too if that is gone; OSError when the disk refuses."""
         path = self._path(kind, name)
         data = data_of(path, document)
+        self._layout.expect_root()
         try:
             return files.write(path, data, self._temps)
         except FileNotFoundError:
-            files.ensure_folder(self._folders[kind], IGNORE_ALL)
+            make_folder(self._layout, self._layout.observed(kind))
+            files.ensure_ignored(self._folders[kind], IGNORE_ALL)
             return files.write(path, data, self._temps)
 
     def _path(self, kind: str, name: str) -> str:
         return f"{self._folders[kind]}{os.sep}{name}.yaml"
 
     def _write_story(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._layout, path.parent)
         if not files.write_once(path, data) and not path.stat().st_size:
             # A power cut before the file was synced leaves it empty; the journal still had it.
             files.write(path, data)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datastore.errors import DatastoreError, NotFound
-from datastore.layout import Layout, folder_name
+from datastore.layout import Layout, folder_name, make_folder
 from datastore.plain_values import Unfit, from_json
 from datastore.regular_file import NO_FILE_MORE, read_bytes
 
@@ -67,7 +67,7 @@ class Upload:
     """One output on its way; `keep` or `discard` ends it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True)
+        folder.mkdir(mode=0o700)
         self.folder = folder
         self.size = 0
         self._hash = hashlib.sha256()
@@ -121,6 +121,7 @@ class OutputFiles:
 
     def begin(self) -> Upload:
         """A new upload."""
+        make_folder(self._layout, self._incoming, 0o700)
         return Upload(self._incoming / uuid.uuid4().hex)
 
     def keep(
@@ -145,7 +146,7 @@ class OutputFiles:
 
     def _place(self, made: Path, folder: Path) -> int:
         """Rename to the next free number below `folder`, durably."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._layout, folder, 0o700)
         version = self._latest_in(folder) + 1
         while True:
             try:

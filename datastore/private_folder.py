@@ -4,6 +4,9 @@
 the events of live runs are restored from memory, and the lock is taken again before anything else,
 so that no second server finds the repository free. Secrets and outputs are in no memory: they are
 lost, and that is said.
+
+Where the repository's own folder is another one, or is gone for more than a moment, nothing is
+written: the lock of the one that was served is still held, and the process has to end.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 from pathlib import Path
 
 from datastore.engine import OpenedEngine
+from datastore.errors import RepositoryMoved
 from datastore.events import EventLog
 from datastore.key_file import place
 from datastore.layout import Layout, create_folders
@@ -40,11 +44,12 @@ class PrivateFolder:
         secrets = layout.private / "secrets"
         self._folders = WatchedFolders((layout.events, layout.logs, layout.data, secrets))
         self._key: bytes | None = None
+        self._was_gone = False
         self._unseen = Trouble(".swamp/ cannot be looked at", log)
         self._refused = Trouble("what was removed from .swamp/ cannot be restored yet", log)
 
     async def keep(self) -> None:
-        """Look again and again until cancelled."""
+        """Look again and again until cancelled; RepositoryMoved once the folder is no more."""
         await asyncio.to_thread(self._folders.hold)
         try:
             while True:
@@ -60,8 +65,12 @@ class PrivateFolder:
 
     async def _look(self) -> None:
         try:
+            if not await asyncio.to_thread(self._is_here):
+                return
             lost, restored = await asyncio.to_thread(self._restore)
             runs = await self._events.restore()
+        except RepositoryMoved:
+            raise
         except OF_THE_DISK as error:
             # Without a file to open, nothing was seen: neither whole nor removed.
             blind = isinstance(error, OSError) and error.errno in NO_FILE_MORE
@@ -76,6 +85,17 @@ class PrivateFolder:
         if restored:
             are = "was" if len(restored) == 1 else "were"
             log.warning("%s %s removed: written again from memory", ", ".join(restored), are)
+
+    def _is_here(self) -> bool:
+        """Whether the root is the folder that it was; it may be gone for a moment, but once."""
+        root = self._layout.held
+        if root is None or root.is_here():
+            self._was_gone = False
+            return True
+        if self._was_gone or self._layout.root.exists():
+            raise root.moved()
+        self._was_gone = True
+        return False
 
     def _restore(self) -> tuple[list[Path], list[str]]:
         """Have everything again that can be; the folders that are lost, the names of the rest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from datastore.regular_file import oddity
 ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
 of many took as long as the event loop had work."""
+IsHere = Callable[[], bool]
+"""Whether the repository's folder is at its path."""
+
 _FRAME_HEADER = 24
 """Bytes before each page in a WAL."""
 _BROKEN = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -139,9 +142,22 @@ def inode_of(path: Path) -> int | None:
         return None
 
 
+def was_removed(path: Path, inode: int | None, is_here: IsHere) -> bool:
+    """Whether the file of that inode was removed from `path`.
+
+    Not where the repository `is_here` no more: the file has gone along with it then.
+    """
+    return inode_of(path) != inode and is_here()
+
+
+def always() -> bool:
+    """For a file in a folder that nobody moves."""
+    return True
+
+
 def clear_place(path: Path) -> None:
     """Have a folder for a new database at `path`, and nothing there that SQLite would replay."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     for part in (path, wal_path(path), path.with_name(path.name + "-shm")):
         part.unlink(missing_ok=True)
 

@@ -26,6 +26,8 @@ from datastore.journal import Op, Put, Remove, Story
 from datastore.journal_measures import JournalMeasures, Transaction
 from datastore.sqlite_file import (
     ROWS_AT_ONCE,
+    IsHere,
+    always,
     checkpoint,
     clear_place,
     connect,
@@ -35,6 +37,7 @@ from datastore.sqlite_file import (
     make_room_in_wal,
     put_rows,
     to_json,
+    was_removed,
 )
 from datastore.trouble import Trouble
 
@@ -50,8 +53,7 @@ HISTORY = "history"
 """The `kind` of rows that hold the story of a finished run."""
 LINGER_S = 0.001
 """How long a commit may wait for others, while each pass of the loop brings some."""
-_DELETE_CHUNK = 500
-_BACKOFF_FIRST_S, _BACKOFF_MAX_S = 0.05, 1.0
+_DELETE_CHUNK, _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 500, 0.05, 1.0
 _BUSY_TIMEOUT_S, _LOOK_AT_DISK_S = 0.2, 0.1
 _WAL_DUE_BYTES, _WAL_ROOM_BYTES = 4 * 1024 * 1024, 8 * 1024 * 1024
 """Of so much in it the WAL is begun again at its start; so much room it has from the beginning."""
@@ -85,12 +87,10 @@ class _Commit:
 class SqliteJournal:
     """See `datastore.journal.Journal`. `append` may be called before `start`."""
 
-    def __init__(self, path: Path, *, with_room: bool = True) -> None:
-        """Open or create the journal; DatastoreError when it cannot be read.
-
-        `with_room`: its WAL gets all its room at once, for who writes for long.
-        """
-        self._path, self._with_room = path, with_room
+    def __init__(self, path: Path, with_room: bool = True, is_here: IsHere = always) -> None:
+        """Open or create the journal; DatastoreError when it cannot be read. `with_room`: its WAL
+        gets all its room at once. `is_here`: see `was_removed`."""
+        self._path, self._with_room, self._is_here = path, with_room, is_here
         self.measures = JournalMeasures()
         self._handed: HandOver[_Commit] = HandOver(LINGER_S)
         self._taken: deque[_Commit] = deque()
@@ -145,7 +145,7 @@ class SqliteJournal:
     @property
     def removed(self) -> bool:
         """Whether the file is not at its path any more."""
-        return inode_of(self._path) != self._inode
+        return was_removed(self._path, self._inode, self._is_here)
 
     def restore(self) -> None:
         """Have a file that was removed written again soon, also when nothing else is written."""

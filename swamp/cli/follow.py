@@ -13,7 +13,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from swamp.cli.run_lines import RunLines
     from swamp.client import Client
+
+Failed = Callable[[], BaseException | None]
 
 TICK_S = 1.0
 INTERRUPTED = 130
@@ -70,6 +72,8 @@ class Watch:
     server: str | None = None
     is_here: bool = False
     """Whether the run ends with this process: nobody is there to leave it to."""
+    failed: Failed = lambda: None
+    """What has ended that process's part in the run before its end, if anything has."""
 
     @property
     def left(self) -> str:
@@ -120,7 +124,7 @@ def _follow(
         try:
             if receiver.ident is None:
                 receiver.start()
-            status = _show(console, arrived, lines)
+            status = _show(console, arrived, lines, watch.failed)
             break
         except KeyboardInterrupt as interrupt:
             may_ask = not isinstance(interrupt, Signalled)
@@ -175,9 +179,11 @@ def _receiver(watch: Watch, arrived: queue.SimpleQueue[Any], console: Console) -
     return threading.Thread(target=receive, name="events", daemon=True)
 
 
-def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines) -> str:
+def _show(
+    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, failed: Failed
+) -> str:
     """Print until the run ends; its final status."""
-    for event in _events(console, arrived, lines):
+    for event in _events(console, arrived, lines, failed):
         shown = lines.feed(event)
         is_last = event["kind"] == "run_completed"
         if not console.json and (is_last or not console.quiet):
@@ -189,12 +195,16 @@ def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines) ->
 
 
 def _events(
-    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines
+    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, failed: Failed
 ) -> Iterator[dict[str, Any]]:
     while True:
         try:
             item = arrived.get(timeout=TICK_S)
         except queue.Empty:
+            error = failed()
+            if error is not None:
+                # Nobody is left who could tell more.
+                raise error from None
             if not (console.json or console.quiet):
                 console.print(lines.tick())
             continue

@@ -38,7 +38,14 @@ def run_here(console: Console, request: dict[str, Any], lines: RunLines) -> None
     with signals_interrupt():
         try:
             own = OwnRun(layout, request, kept(layout), report)
-            watch = Watch(Client(layout.socket), own.id, 0, OnInterrupt.CANCEL, is_here=True)
+            watch = Watch(
+                Client(layout.socket),
+                own.id,
+                0,
+                OnInterrupt.CANCEL,
+                is_here=True,
+                failed=own.failed,
+            )
             with own:
                 try:
                     console.detail(f"run {own.id}")

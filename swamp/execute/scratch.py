@@ -92,12 +92,21 @@ def _make(folder: Path) -> int:
     lock = _open(folder)
     try:
         _locked(lock)
-        (folder / IDENTITY).write_text(_identity(lock))
+        _say_which(lock)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
         raise
     return lock
+
+
+def _say_which(folder: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.open(IDENTITY, flags, 0o600, dir_fd=folder)
+    try:
+        os.write(file, _identity(folder).encode())
+    finally:
+        os.close(file)
 
 
 def _identity(folder: int) -> str:

@@ -105,7 +105,7 @@ async def _serve(options: ServeOptions, lock: RepositoryLock, door: Door, report
             await public.cleanup()
 
     opening = OpeningOnceThereIsRoom(lock, options.keep, door, stop)
-    await Orchestrator(options, lock, report, front, opening).run()
+    await Orchestrator(options, lock, report, front, opening, stop.set).run()
 
 
 def _listening(options: ServeOptions, port: int) -> dict[str, object]:

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from datastore.errors import SwampError
-from datastore.layout import Layout
+from datastore.layout import Layout, make_folder
 from datastore.room import NO_ROOM
 from datastore.trouble import Trouble
 from swamp.serve import peers_fault
@@ -128,7 +128,7 @@ async def on_socket(layout: Layout, runner: web.AppRunner, refused: Trouble) -> 
     try:
         async with asyncio.TaskGroup() as group:
             with contextlib.ExitStack() as listening:
-                own = _OwnSocket(layout.socket, runner, group, listening)
+                own = _OwnSocket(layout, runner, group, listening)
                 await own.listen_if_there_is_room(refused)
                 keeper = group.create_task(own.keep(refused))
                 yield
@@ -137,20 +137,20 @@ async def on_socket(layout: Layout, runner: web.AppRunner, refused: Trouble) -> 
         # Nobody may answer there any more, whatever becomes of its file.
         await runner.cleanup()
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(layout.socket.unlink, missing_ok=True)
+            await asyncio.to_thread(_remove, layout)
 
 
 class _OwnSocket:
-    """The repository's socket at `path`, whose connections `runner` answers."""
+    """The repository's socket, whose connections `runner` answers."""
 
     def __init__(
         self,
-        path: Path,
+        layout: Layout,
         runner: web.AppRunner,
         group: asyncio.TaskGroup,
         listening: contextlib.ExitStack,
     ) -> None:
-        self._path, self._runner = path, runner
+        self._layout, self._path, self._runner = layout, layout.socket, runner
         self._group, self._listening = group, listening
         self._file: int | None = _NOWHERE
 
@@ -165,7 +165,7 @@ class _OwnSocket:
 
     async def listen(self) -> None:
         """Listen there, whatever is there."""
-        bound, self._file = await asyncio.to_thread(_bound_anew, self._path)
+        bound, self._file = await asyncio.to_thread(_bound_anew, self._layout)
         self._listening.enter_context(bound)
         self._listening.enter_context(Accepting(bound, self._take).open())
 
@@ -174,6 +174,8 @@ class _OwnSocket:
         while True:
             await asyncio.sleep(LOOK_S)
             with refused.caught():
+                if not await asyncio.to_thread(self._layout.root_is_here):
+                    continue
                 if await asyncio.to_thread(_inode, self._path) != self._file:
                     await self.listen()
                     log.warning("%s was removed: listening there again", self._path.name)
@@ -195,9 +197,16 @@ def _inode(path: Path) -> int | None:
     return path.stat().st_ino if path.exists() else None
 
 
-def _bound_anew(path: Path) -> tuple[socket.socket, int]:
-    """A socket at `path` that only its owner may open, and the inode of its file."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _remove(layout: Layout) -> None:
+    """Not that of somebody else, who has the repository's place by now."""
+    layout.expect_root()
+    layout.socket.unlink(missing_ok=True)
+
+
+def _bound_anew(layout: Layout) -> tuple[socket.socket, int]:
+    """A socket at its place that only its owner may open, and the inode of its file."""
+    path = layout.socket
+    make_folder(layout, path.parent, 0o700)
     path.unlink(missing_ok=True)
     bound = _bound(path)
     path.chmod(0o600)

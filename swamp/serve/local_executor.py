@@ -13,12 +13,12 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from controllers.ports import LocalEnded
 from datastore.errors import SwampError
 from datastore.kinds import STEPS, Call, Outcome, Step
+from datastore.layout import Layout, make_folder
 from datastore.store import Store
 from swamp.execute.calls import ShellCall
 from swamp.execute.ending import never_begun
@@ -40,6 +40,9 @@ from swamp.worker.guarding import Guard
 
 log = logging.getLogger(__name__)
 
+ROOT_LOOK_S = 0.2
+"""How often a step looks whether the repository is back before it begins."""
+
 
 class LocalRunner:
     """The run controller's `LocalExecutor`. Runs inside `run()`."""
@@ -48,7 +51,7 @@ class LocalRunner:
         self,
         store: Store,
         output: OutputLog,
-        scratch: Path,
+        layout: Layout,
         secrets: DispatchSecrets,
         *,
         traced: bool = False,
@@ -60,8 +63,9 @@ class LocalRunner:
         self._data_url = ""
         self._commands = commands_folder()
         self._output = output
-        self._scratch = scratch
-        self._room = RoomForSteps(scratch.parent)
+        self._layout = layout
+        self._scratch = layout.private / "scratch"
+        self._room = RoomForSteps(layout.private)
         self._guard = Guard()
         self._running: dict[str, Execution | None] = {}
         self._stopped: set[str] = set()
@@ -142,7 +146,12 @@ class LocalRunner:
         # `git clean -fdx` may have removed it since the start. What is in the way of that is in
         # the way of the execution, too, which tells it, or waits.
         with suppress(OSError):
-            await asyncio.to_thread(self._host.scratch.mkdir, parents=True, exist_ok=True)
+            # Where the repository itself was moved, it comes back at once, or this all ends.
+            while True:
+                if await asyncio.to_thread(self._layout.root_is_here):
+                    break
+                await asyncio.sleep(ROOT_LOOK_S)
+            await asyncio.to_thread(make_folder, self._layout, self._host.scratch)
         execution = Execution(order, self._sink(step), self._host)
         self._running[name] = execution
         if name in self._stopped:

@@ -27,7 +27,7 @@ from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
 from datastore.edit_lines import put_back_at_start_lines
 from datastore.engine import OpenedEngine, open_store
-from datastore.errors import DatastoreError
+from datastore.errors import DatastoreError, RepositoryMoved
 from datastore.events import EventLog
 from datastore.file_watch import FileWatch
 from datastore.ids import uuid7
@@ -77,7 +77,6 @@ NEEDS_SERVE = (
     " start it, then run the workflow again"
 )
 
-
 SWITCH_S = 0.0001
 """How long a thread that computes keeps the interpreter from another that wants it: the journal's
 thread wants it after each sync, and the event loop after each system call, while others wait."""
@@ -102,13 +101,14 @@ class Orchestrator:
         report: Report,
         front: Front,
         opening: Opening = asyncio.to_thread,
+        stop: Callable[[], None] | None = None,
     ) -> None:
-        self._options = options
-        self._lock = lock
-        self._layout = lock.layout
+        """`stop` has the front come to its end in order; without, it is cancelled."""
+        self._options, self._lock, self._layout = options, lock, lock.layout
         self._report = report
         self._front = front
-        self._opening = opening
+        self._opening, self._stop = opening, stop
+        self._moved: RepositoryMoved | None = None
         self._clock: Clock = SystemClock()
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
@@ -133,6 +133,8 @@ class Orchestrator:
         engine.start(asyncio.get_running_loop())
         try:
             await self._serve(store, engine, found)
+            if self._moved is not None:
+                raise self._moved
         except BaseException:
             await asyncio.to_thread(_close_at_once, engine)
             raise
@@ -164,7 +166,7 @@ class Orchestrator:
 
     async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
         layout = self._layout
-        events = EventLog(layout.events, self._clock, store.after_barrier)
+        events = EventLog(layout.events, self._clock, store.after_barrier, layout.expect_root)
         catalog, desired = Catalog(layout.root, index=engine.definitions), DesiredTree(layout)
         watch = FileWatch(
             layout, store, (desired, catalog), engine, events=self._options.file_events
@@ -221,7 +223,7 @@ class Orchestrator:
 
         def beside(data_url: str) -> Iterable[Coroutine[None, None, None]]:
             yield watch.run()
-            yield private.keep()
+            yield self._until_moved(private)
             yield runner.run(data_url)
             yield self._keep_saying_alive(store)
             yield housekeeping.run()
@@ -231,8 +233,18 @@ class Orchestrator:
         try:
             await self._together(served, sessions, beside)
         finally:
-            await asyncio.to_thread(events.close)
+            await asyncio.to_thread(events.close, 5.0 if self._moved is None else 0.1)
             await self._say_alive()
+
+    async def _until_moved(self, private: PrivateFolder) -> None:
+        try:
+            await private.keep()
+        except RepositoryMoved as error:
+            if self._stop is None:
+                raise
+            self._moved = error
+            log.error("%s", error)
+            self._stop()
 
     async def _together(
         self,
@@ -254,8 +266,8 @@ class Orchestrator:
     def _local_runner(
         self, store: Store, events: EventLog, secrets: DispatchSecrets
     ) -> LocalRunner:
-        scratch, traced = self._layout.private / "scratch", self._traces is not None
-        return LocalRunner(store, events, scratch, secrets, traced=traced)
+        traced = self._traces is not None
+        return LocalRunner(store, events, self._layout, secrets, traced=traced)
 
     def _rules(
         self,

@@ -73,6 +73,10 @@ class OwnRun:
         if self._failed is not None:
             raise self._failed
 
+    def failed(self) -> BaseException | None:
+        """What has ended it before it was told to; None while it goes on."""
+        return self._failed
+
     def _await_start(self) -> None:
         try:
             self._started.result()
@@ -103,13 +107,14 @@ class OwnRun:
 
     async def _orchestrate(self, lock: RepositoryLock) -> None:
         self._loop = asyncio.get_running_loop()
-        await Orchestrator(self._options, lock, self._report, self._front).run()
+        own = Orchestrator(self._options, lock, self._report, self._front, stop=self._stop.set)
+        await own.run()
 
     async def _front(self, served: Served, api: Api, sessions: Sessions) -> None:
         if self._stop.is_set():
             return
         await start_run(served, self._request, self.id)
         admin = application(api, api.health, admin=True)
-        async with on_socket(self._layout, admin, served.own_socket):
+        async with on_socket(served.layout, admin, served.own_socket):
             self._started.set_result(None)
             await self._stop.wait()

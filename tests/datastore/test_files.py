@@ -249,12 +249,11 @@ def test_scan_lists_regular_yaml_files(tmp_path: Path) -> None:
     assert files.stat_of(tmp_path / "gone.yaml") is None
 
 
-def test_ensure_folder_keeps_a_gitignore_that_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "x" / "y"
-    files.ensure_folder(folder, None)
-    assert os.listdir(folder) == []
-    files.ensure_folder(folder, "*\n")
-    files.ensure_folder(folder, "other\n")
+def test_a_gitignore_that_is_there_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "y"
+    folder.mkdir()
+    files.ensure_ignored(folder, "*\n")
+    files.ensure_ignored(folder, "other\n")
     assert (folder / ".gitignore").read_text() == "*\n"
     assert os.listdir(folder) == [".gitignore"]
 
@@ -284,8 +283,9 @@ def test_a_file_is_removed_only_as_it_was_read(tmp_path: Path) -> None:
 def test_a_folder_that_is_as_it_should_be_is_not_touched(tmp_path: Path) -> None:
     """Regression: an idle server wrote sixteen temporary files at each rescan."""
     folder = tmp_path / "kind"
-    files.ensure_folder(folder, "*\n")
+    folder.mkdir()
+    files.ensure_ignored(folder, "*\n")
     os.utime(folder, ns=(1, 1))
-    files.ensure_folder(folder, "other\n")
+    files.ensure_ignored(folder, "other\n")
     assert folder.stat().st_mtime_ns == 1
     assert (folder / ".gitignore").read_text() == "*\n"

@@ -16,7 +16,7 @@ from record_samples import run, worker
 from datastore import private_folder
 from datastore.clock import SystemClock
 from datastore.engine import OpenedEngine, open_store
-from datastore.errors import RepositoryLocked
+from datastore.errors import RepositoryLocked, RepositoryMoved
 from datastore.event_tail import TAIL_EVENTS
 from datastore.events import EventLog
 from datastore.journal import Put
@@ -38,7 +38,9 @@ class Served:
         self.engine: OpenedEngine
         self.store, self.engine, _ = open_store(self.layout)
         self.engine.start(asyncio.get_running_loop())
-        self.events = EventLog(self.layout.events, SystemClock(), self.store.after_barrier)
+        self.events = EventLog(
+            self.layout.events, SystemClock(), self.store.after_barrier, self.layout.expect_root
+        )
         self.private = PrivateFolder(self.layout, lock, self.engine, self.events)
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -167,3 +169,57 @@ async def test_that_no_file_can_be_opened_is_told_as_that(
     assert caplog.messages[0].startswith(".swamp/ cannot be looked at: ")
     await served.until(lambda: len(caplog.messages) > 1)
     assert caplog.messages[1].startswith("no longer so: ") and "removed" not in caplog.text
+
+
+async def test_a_root_that_is_another_folder_is_left_alone(tmp_path: Path) -> None:
+    root, moved = tmp_path / "root", tmp_path / "moved"
+    root.mkdir()
+    with RepositoryLock(Layout(root)) as lock:
+        made = Served(lock)
+        keeping = asyncio.ensure_future(made.private.keep())
+        made.store.commit([worker("w1")])
+        await made.store.barrier()
+        await made.until((root / "datastore/observed/workers/w1.yaml").exists)
+        root.rename(moved)
+        root.mkdir()
+        made.store.commit([run("r1")])
+        made.events.emit("r1", "k", "note", text="text")
+        await made.store.barrier()
+        async with asyncio.timeout(5):
+            with pytest.raises(RepositoryMoved, match=f"was moved to {moved} .* another folder is"):
+                await keeping
+        with pytest.raises(RepositoryLocked):
+            RepositoryLock(Layout(moved)).acquire()
+        await asyncio.to_thread(made.events.close, 0.1)
+        await asyncio.to_thread(made.engine.close, 0.0)
+        assert list(root.iterdir()) == []
+    with RepositoryLock(Layout(moved)) as lock:
+        found, engine, _ = await asyncio.to_thread(open_store, lock.layout)
+        assert found.get(RUNS, "r1").live, "what was acknowledged went along"
+        engine.abandon()
+
+
+async def test_a_root_that_is_gone_for_a_moment_is_served_on(served: Served) -> None:
+    root, moved = served.layout.root, served.layout.root.with_name("for-a-moment")
+    root.rename(moved)
+    await asyncio.sleep(0.1)
+    moved.rename(root)
+    served.store.commit([worker("w1")])
+    await served.until((root / "datastore/observed/workers/w1.yaml").exists)
+    assert served.private.trouble is None
+
+
+async def test_a_root_that_was_removed_ends_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with RepositoryLock(Layout(root)) as lock:
+        made = Served(lock)
+        keeping = asyncio.ensure_future(made.private.keep())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(shutil.rmtree, root)
+        async with asyncio.timeout(5):
+            with pytest.raises(RepositoryMoved, match=r"was removed .* nothing is there now"):
+                await keeping
+        await asyncio.to_thread(made.events.close, 0.1)
+        await asyncio.to_thread(made.engine.close, 0.0)
+    assert not root.exists()
