@@ -274,7 +274,7 @@ class SqliteJournal:
         if self._trouble is None and now_s < self._look_at_disk_s:
             return
         self._look_at_disk_s = now_s + _LOOK_AT_DISK_S
-        if is_full(self._path.parent):
+        if self._is_here() and is_full(self._path.parent):
             raise OSError(errno.ENOSPC, "the disk is full")
 
     def _move(self) -> None:

@@ -209,6 +209,19 @@ async def test_a_root_that_is_gone_for_a_moment_is_served_on(served: Served) -> 
     assert served.private.trouble is None
 
 
+async def test_the_journal_goes_along_with_a_root_that_is_moved(served: Served) -> None:
+    """Regression: it looked for room at the old path, and acknowledged nothing any more."""
+    root, moved = served.layout.root, served.layout.root.with_name("for-longer")
+    await asyncio.sleep(0.2)
+    root.rename(moved)
+    served.store.commit([worker("w1")])
+    async with asyncio.timeout(2):
+        await served.store.barrier()
+    assert not root.exists()
+    moved.rename(root)
+    await served.until((root / "datastore/observed/workers/w1.yaml").exists)
+
+
 async def test_a_root_that_was_removed_ends_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
