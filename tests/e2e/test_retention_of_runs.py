@@ -69,9 +69,11 @@ def test_pruning_with_a_server_and_without_one(repo: Repo) -> None:
     repo.until(lambda: len(repo.json("run", "list")["runs"]) == 4)
     live, newest, second, oldest = [run["runId"] for run in repo.json("run", "list")["runs"]]
 
-    assert repo.json("run", "prune", "--older-than", "1d") == {"pruned": [], "dryRun": False}
+    assert repo.json("run", "prune", "--older-than", "1d") == {
+        "pruned": [], "busy": [], "dryRun": False
+    }  # fmt: skip
     would = repo.json("run", "prune", "--keep", "2", "--dry-run")
-    assert would == {"pruned": [oldest], "dryRun": True}
+    assert would == {"pruned": [oldest], "busy": [], "dryRun": True}
     assert len(repo.json("run", "list")["runs"]) == 4
     assert repo.json("run", "prune", "--keep", "2")["pruned"] == [oldest]
     assert [run["runId"] for run in repo.json("run", "list")["runs"]] == [live, newest, second]
@@ -262,6 +264,7 @@ def test_a_run_among_many_finished_records_costs_what_it_costs_alone(
     results = []
     for name, finished in (("empty", 0), ("full", FINISHED)):
         layout = Layout(tmp_path / name)
+        layout.root.mkdir()
         create_folders(layout)
         with_finished_records(layout, finished)
         with monkeypatch.context() as patched:
