@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,33 +11,11 @@ from test_scheduler_work import pending, worker
 
 from controllers.scheduler import PLACE, RENEW, Scheduler
 from datastore.clock import SystemClock
-from datastore.journal import Op
 from datastore.kinds import KINDS, LEASES, PENDING, Placement
 from datastore.store import Store
+from full_disk import FULL, Disk
 
-FULL = "the disk is full"
 WAITS = "r1.j.s.1"
-
-
-class Disk:
-    """Takes everything at once, unless it is full."""
-
-    def __init__(self) -> None:
-        self.trouble: str | None = None
-        self._held: list[Callable[[], None]] = []
-
-    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
-        assert on_durable is not None
-        if self.trouble is None:
-            on_durable()
-        else:
-            self._held.append(on_durable)
-
-    def recover(self) -> None:
-        self.trouble = None
-        for one in self._held:
-            one()
-        self._held.clear()
 
 
 class World:

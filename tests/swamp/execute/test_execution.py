@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from datastore.kinds import Call, Outcome
+from open_file_limit import no_file_more
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment
 from swamp.execute.execution import Execution, Host, Order, Patience, Unwatched
@@ -282,19 +281,6 @@ class Room:
         self.asked.put_nowait((error.errno, waited_s))
         await self.answer.wait()
         return self.again
-
-
-@contextmanager
-def no_file_more() -> Iterator[None]:
-    """This process cannot open anything meanwhile."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 async def test_a_command_waits_until_files_may_be_opened(bench: Bench) -> None:

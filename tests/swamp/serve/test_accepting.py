@@ -6,10 +6,8 @@ import asyncio
 import errno
 import logging
 import os
-import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -18,22 +16,10 @@ from aiohttp import web
 
 from datastore.layout import Layout
 from datastore.trouble import Trouble
+from open_file_limit import no_file_more
 from swamp.serve import accepting
 from swamp.serve.accepting import Accepting
 from swamp.serve.listening import on_socket
-
-
-@contextmanager
-def no_file_more() -> Iterator[None]:
-    """This process cannot open anything meanwhile."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.fixture

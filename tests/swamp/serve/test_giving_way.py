@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from test_second_machine import NoLog
 
 from controllers.enrollment import EnrollmentController, EnrollmentRefused, Made, create_token
 from controllers.lease import LeaseController
@@ -35,15 +36,6 @@ class Disk:
     def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
         if on_durable is not None and not self.waits:
             on_durable()
-
-
-class NoLog:
-    def output(
-        self, run: str, dispatch: str, number: int, event: Any, written: Callable[[], None]
-    ) -> None: ...
-
-    def output_count(self, run: str, dispatch: str) -> int:
-        return 0
 
 
 class Wire:

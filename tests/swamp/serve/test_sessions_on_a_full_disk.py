@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from test_sessions_result import AT, DISPATCH, Connected, Wire
 
 from controllers.enrollment import EnrollmentRefused
-from datastore.journal import Op
 from datastore.kinds import LEASES, PENDING, Call, Outcome, PendingSpec, PendingStatus, Placement
 from datastore.record import Record
+from full_disk import FULL, Disk
 from swamp.protocol import PROTOCOL_VERSION, Ack, Cancel, Dispatch, Enroll, ResultFrame
 from swamp.serve.refusals import refusal
 from swamp.serve.sessions import GRACE_MARGIN
 
-FULL = "the disk is full"
 CANCELLED = Outcome(ok=False, reason="cancelled", error="cancelled")
-
-
-class Disk:
-    def __init__(self) -> None:
-        self.trouble: str | None = None
-        self._held: list[Callable[[], None]] = []
-
-    def append(self, ops: tuple[Op, ...], on_durable: Callable[[], None] | None = None) -> None:
-        assert on_durable is not None
-        if self.trouble is None:
-            on_durable()
-        else:
-            self._held.append(on_durable)
-
-    def recover(self) -> None:
-        self.trouble = None
-        for one in self._held:
-            one()
 
 
 class World(Connected):
