@@ -183,7 +183,7 @@ class Scheduler:
         now_s = asyncio.get_running_loop().time()
         since = self._since.setdefault(name, now_s)
         if pending.spec.cancel:
-            self._end(pending, "cancelled", now_s - since, "cancelled")
+            self._end(pending, "cancelled", self._waited_s(since), "cancelled")
             return None
         fresh = name not in self._room
         wanted = self._room.add(pending, since - pending.spec.waited_before_s)
@@ -198,18 +198,22 @@ class Scheduler:
         if pending.status is None:
             pending = self._mark_waiting(pending)
             self.queue.add_after(RENEW, RENEW_EVERY_S)
-        # Nobody's wait ends for what the server's own disk holds back.
-        left_s = self._left_s(pending, now_s - since - self._hold.held_s(since))
+        waited_s = self._waited_s(since)
+        left_s = self._left_s(pending, waited_s)
         lost_s = self._until_lost_s(pending, now_s)
         if lost_s is not None and lost_s <= 0:
-            self._end(pending, "cancelled", now_s - since, self._lost_text(pending), AFFINITY_LOST)
+            self._end(pending, "cancelled", waited_s, self._lost_text(pending), AFFINITY_LOST)
             return None
         if left_s is not None and left_s <= 0:
-            self._end(pending, "timed_out", now_s - since, self._timeout_text(pending))
+            self._end(pending, "timed_out", waited_s, self._timeout_text(pending))
             return None
         waits = [one for one in (left_s, lost_s) if one is not None]
         soonest_s = RENEW_EVERY_S if self._hold.on() else 0.0
         return Wait(max(soonest_s, min(waits))) if waits else None
+
+    def _waited_s(self, since: float) -> float:
+        """For how long it has waited, without the time in which our disk held it back, seconds."""
+        return asyncio.get_running_loop().time() - since - self._hold.held_s(since)
 
     @staticmethod
     def _left_s(pending: Pending, waited_s: float) -> float | None:
@@ -350,7 +354,7 @@ class Scheduler:
         spec = pending.spec
         now = stamp(self._clock.now())
         since = self._since.pop(pending.name, None)
-        waited_s = 0.0 if since is None else asyncio.get_running_loop().time() - since
+        waited_s = 0.0 if since is None else self._waited_s(since)
         lease: Lease = Record(
             kind=LEASES,
             name=pending.name,

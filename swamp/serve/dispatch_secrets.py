@@ -95,8 +95,19 @@ class DispatchSecrets:
         if not secrets_in(call.arguments):
             then(self.open(dispatch, call))
             return
+
+        def have_read(read: asyncio.Future[Opened | SwampError]) -> None:
+            if read.cancelled():
+                return
+            error = read.exception()
+            if error is not None:
+                # Else nobody would ever hear of the dispatch again.
+                log.error("the secrets of %s cannot be read", dispatch, exc_info=error)
+            fault = SwampError(f"its secrets cannot be read: {error!r}")
+            then(read.result() if error is None else fault)
+
         reading = asyncio.get_running_loop().run_in_executor(None, self._try, dispatch, call)
-        reading.add_done_callback(lambda read: None if read.cancelled() else then(read.result()))
+        reading.add_done_callback(have_read)
 
     def reopen(self, calls: Mapping[str, Call]) -> None:
         """Know the secrets of dispatches that an earlier process started. Blocks."""

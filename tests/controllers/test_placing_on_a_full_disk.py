@@ -83,6 +83,10 @@ async def test_no_wait_ends_by_it(monkeypatch: pytest.MonkeyPatch, full_s: float
     assert world.state == "waiting"
     await world.look()
     assert world.state == "dispatched"
+    status = world.store.get(PENDING, WAITS).status
+    assert status is not None and status.waited_s is not None
+    # Regression: it ended the wait of the next episode, should this one come to nothing.
+    assert status.waited_s < 1
 
 
 async def test_a_step_that_no_worker_can_take_has_its_limit_afterwards(

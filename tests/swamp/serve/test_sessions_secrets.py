@@ -28,7 +28,7 @@ class Asking(Connected):
         super().__init__()
         self.may_read = threading.Event()
         self.reads: list[str] = []
-        self.refusals: list[OSError] = []
+        self.refusals: list[Exception] = []
         self.known = known
         self.sessions._secrets = DispatchSecrets(Credentials(b"k" * 32), self._read)
         call = Call(
@@ -137,6 +137,22 @@ async def test_a_secret_that_cannot_be_read_just_now_is_read_a_moment_later() ->
     world.offer()
     await world.read()
     assert len(world.dispatches()) == 1
+
+
+async def test_a_fault_of_the_vault_fails_the_dispatch() -> None:
+    """Regression: nobody ever heard of it again; it kept its slot, and its model."""
+    world = Asking()
+    await world.enroll(world.wire)
+    world.refusals = [ValueError("unforeseen")]
+    world.offer()
+    world.may_read.set()
+    async with asyncio.timeout(5):
+        while world.state == "active":  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    status = world.store.get(LEASES, DISPATCH).status
+    assert status is not None and status.outcome is not None
+    assert status.outcome.reason == "start_failed"
+    assert status.outcome.error == "its secrets cannot be read: ValueError('unforeseen')"
 
 
 def test_before_a_step_has_started_it_waits_for_such_a_secret() -> None:
