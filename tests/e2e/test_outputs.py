@@ -11,9 +11,9 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,11 @@ def stored(repo: Repo) -> list[Path]:
     # Folders of the server's come and go meanwhile, which `rglob` does not bear.
     walk = os.walk(repo.path / ".swamp" / "data")
     return [Path(folder, "raw") for folder, _, files in walk if "raw" in files]
+
+
+def whole_of(repo: Repo) -> list[Path]:
+    """Those whose upload has ended."""
+    return [path for path in stored(repo) if ".incoming" not in path.parts]
 
 
 def test_a_step_puts_and_a_later_one_reads(repo: Repo) -> None:
@@ -312,23 +317,26 @@ def test_no_byte_is_stored_without_its_mark_whenever_the_server_is_killed(repo: 
     workflow(
         repo,
         "kill",
-        [{"name": f"s{n}", "free": True, "outputs": ["x"], "run": slow} for n in range(40)],
+        [{"name": f"s{n}", "free": True, "outputs": ["x"], "run": slow} for n in range(80)],
     )
     randomness = random.Random(7)
+
+    def one_more(look: Callable[[Repo], list[Path]]) -> None:
+        seen = set(look(repo))
+        repo.until(lambda: bool(set(look(repo)) - seen), "one more upload")
+
     server = repo.serve()
     repo.worker("w1", *HERE, "--concurrency", "4")
     start_run(repo, "kill")
     broken = finished = 0
-    for _ in range(10):
-        seen = len(stored(repo))
-        deadline = time.monotonic() + 2.0
-        while len(stored(repo)) == seen and time.monotonic() < deadline:
-            time.sleep(0.005)
-        threading.Event().wait(randomness.uniform(0.0, 0.4))
+    for turn in range(10):
+        # By turns while one is under way, and once one more has ended, however slow all is.
+        one_more(stored if turn % 2 else whole_of)
+        threading.Event().wait(randomness.uniform(0.0, 0.15))
         server.process.send_signal(signal.SIGKILL)
         server.wait()
         left = [path for path in stored(repo) if path.stat().st_size]
-        whole = [path for path in left if ".incoming" not in path.parts]
+        whole = whole_of(repo)
         server = repo.serve()
         leases = repo.records("leases")
         for path in whole:
