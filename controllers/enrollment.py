@@ -10,7 +10,7 @@ not redeemed first (promise 6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -60,13 +60,15 @@ class EnrollmentRefused(SwampError):
         permanent: bool = True,
         retry_after_ms: int = 0,
         grace_s: float = 0.0,
+        cancel: Sequence[str] = (),
     ) -> None:
-        """`grace_s`: for how long what it runs may go on; 0 puts off nothing."""
+        """What it runs may go on for `grace_s`, 0 puts off nothing; it is to stop `cancel`."""
         super().__init__(message)
         self.code = code
         self.permanent = permanent
         self.retry_after_ms = retry_after_ms
         self.grace_s = grace_s
+        self.cancel = list(cancel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,12 @@ class LeaseController:
             self._end_cancelled(lease)
             return None
         now_s = asyncio.get_running_loop().time()
-        if lease.name not in self._away_since:
-            self._away_since[lease.name] = now_s - self._away_before_s(lease)
+        begins = lease.name not in self._away_since
+        if begins:
+            before_s = self._away_before_s(lease)
+            self._away_since[lease.name] = now_s - before_s
+            # A whole one, which a restart would count from where an earlier one began.
+            begins = before_s == 0.0
         since = self._away_since[lease.name]
         left_s = self._grace_s - (now_s - since)
         if left_s <= 0 and lease.spec.cancel:
@@ -165,7 +169,7 @@ class LeaseController:
         elif left_s <= 0:
             why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
             self._lose(lease, f"{WORKER_LOST}: {why}")
-        elif lease.status.state != "recovering" or self._window_is_unsaid(lease):
+        elif lease.status.state != "recovering" or begins or self._window_is_unsaid(lease):
             began = self._clock.now() - timedelta(seconds=now_s - since)
             self._move(lease, "recovering", recovering_at=stamp(began))
         return Wait(left_s) if left_s > 0 else None
@@ -255,6 +259,18 @@ class LeaseController:
                 self._move(lease, "recovering", recovering_at=None)
             self._away_since[lease.name] = asyncio.get_running_loop().time()
         return True
+
+    def given_up(self, worker: str, instance: str, running: Iterable[str]) -> list[str]:
+        """Those of `running` that were cancelled: nobody waits for them, and they may be stopped.
+
+        While the worker still runs one, nothing else that it runs is put off: `would_be_back`.
+        """
+        found = (self._live_of(worker, name) for name in running)
+        return [
+            lease.name
+            for lease in found
+            if lease is not None and lease.spec.cancel and lease.spec.instance == instance
+        ]
 
     def instance_died(self, worker: str, instance: str) -> int:
         """End the leases of a process that is known to be dead, runners and all; how many."""

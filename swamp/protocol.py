@@ -34,7 +34,7 @@ from datastore.kinds.machine_name import machine_name
 from datastore.kinds.secret_hash import proof_of, secret_hash
 from datastore.record import Model
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 DATA_PATH = "/api/v1/data"
 """Where steps put their outputs, below the address that a worker dialled."""
@@ -213,6 +213,8 @@ class EnrollRefused(Model):
     grace_s: float = 0.0
     """For so long, from when it asked, all that the worker runs may go on, as its leases are kept.
     Seconds; 0 says nothing of that, and puts off nothing."""
+    cancel: list[str] = Field(default_factory=list)
+    """Of what it runs: to be stopped, as nobody waits for it any more."""
 
 
 class Dispatch(Model):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from controllers.enrollment import EnrollmentRefused
 from swamp import __version__
 from swamp.protocol import PROTOCOL_VERSION, EnrollRefused
@@ -22,10 +24,18 @@ def wrong_version(protocol: int, version: str) -> EnrollmentRefused:
     )
 
 
-def degraded(trouble: str, grace_s: float) -> EnrollmentRefused:
-    """The refusal while the disk refuses writes; what the worker runs may go on for `grace_s`."""
+def degraded(trouble: str, grace_s: float = 0.0, cancel: Sequence[str] = ()) -> EnrollmentRefused:
+    """The refusal while the disk refuses writes.
+
+    What the worker runs may go on for `grace_s`, except what it is to `cancel`.
+    """
     return EnrollmentRefused(
-        "degraded", trouble, permanent=False, retry_after_ms=DEGRADED_AGAIN_MS, grace_s=grace_s
+        "degraded",
+        trouble,
+        permanent=False,
+        retry_after_ms=DEGRADED_AGAIN_MS,
+        grace_s=grace_s,
+        cancel=cancel,
     )
 
 
@@ -37,4 +47,5 @@ def refusal(error: EnrollmentRefused) -> EnrollRefused:
         permanent=error.permanent,
         retry_after_ms=error.retry_after_ms,
         grace_s=error.grace_s,
+        cancel=error.cancel,
     )

@@ -197,7 +197,7 @@ class Sessions:
         hello = _hello(frame)
         await self._rules.fresh_token(frame.token.partition(".")[0])
         if self._store.trouble is not None:
-            raise degraded(self._store.trouble, self._would_go_on_s(hello, frame))
+            raise self._degraded(self._store.trouble, hello, frame)
         name = self._enrollment.expected_name(hello)
         self._dials.refuse_older(name, frame)
         await self._give_way.to(name, frame)
@@ -208,14 +208,16 @@ class Sessions:
             )
         return self._admit(hello, frame, transport)
 
-    def _would_go_on_s(self, hello: Hello, frame: Enroll) -> float:
-        """For how long what it runs may go on although it cannot be let in now; 0: as it was."""
+    def _degraded(self, trouble: str, hello: Hello, frame: Enroll) -> EnrollmentRefused:
+        """It cannot be let in now, but told what becomes of all that it runs."""
         with suppress(EnrollmentRefused):
             name = self._enrollment.expected_name(hello)
             self._dials.refuse_older(name, frame)
             if self._leases.would_be_back(name, frame.instance, frame.running):
-                return self._rules.grace_s * GRACE_MARGIN
-        return 0.0
+                return degraded(trouble, grace_s=self._rules.grace_s * GRACE_MARGIN)
+            cancel = self._leases.given_up(name, frame.instance, frame.running)
+            return degraded(trouble, cancel=cancel)
+        return degraded(trouble)
 
     def is_known(self, frame: Enroll) -> bool:
         """Whether its token is right, as far as memory knows. Costs nothing."""

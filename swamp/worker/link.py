@@ -74,6 +74,7 @@ class EnrollmentRefused(SwampError):
         self.permanent = refusal.permanent
         self.retry_after_s = refusal.retry_after_ms / 1000
         self.grace_s = refusal.grace_s
+        self.cancel = refusal.cancel
 
 
 class Backoff:

@@ -213,6 +213,8 @@ class Worker:
             if self._enrolled is not None and refused.grace_s > 0:
                 ends_s = asked_s + refused.grace_s
                 self._grace.lasts_until(ends_s, ends_s)
+            for dispatch in refused.cancel:
+                self._runners.cancel(dispatch)
             told_s = self._backoff.told_s(refused.retry_after_s)
             return str(refused), None if refused.permanent else told_s
         except SocketLost as lost:

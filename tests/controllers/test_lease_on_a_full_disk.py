@@ -161,6 +161,19 @@ async def test_given_up_later_it_keeps_its_window_over_a_restart(time: Time, see
     assert wait.seconds == pytest.approx(40 if seen else 60, abs=1)
 
 
+async def test_a_window_put_off_before_a_restart_is_whole_after_the_next(time: Time) -> None:
+    """Regression: it was counted from where the first began, and the model freed too early."""
+    world = await away(time)
+    world.clock.passed_s = time.passed_s = 70
+    world.restart(60.0)
+    await world.leases.reconcile(DISPATCH)
+    world.store.commit([world.lease.with_spec(cancel=True)])
+    world.clock.passed_s = time.passed_s = 80
+    world.restart(60.0)
+    wait = await world.leases.reconcile(DISPATCH)
+    assert wait is not None and wait.seconds == pytest.approx(50, abs=1)
+
+
 async def test_while_its_old_socket_counts_it_may_go_on(time: Time) -> None:
     world = offered()
     world.leases.accepted(world.worker, DISPATCH)

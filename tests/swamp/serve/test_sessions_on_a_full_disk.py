@@ -118,3 +118,30 @@ async def test_who_knocks_is_told_for_how_long_it_may_go_on(frame: Enroll, goes_
     told = refusal(refused.value)
     assert (told.code, told.permanent) == ("degraded", False)
     assert told.grace_s == (60.0 * GRACE_MARGIN if goes_on else 0.0)
+    assert told.cancel == []
+
+
+@pytest.mark.parametrize(
+    ("frame", "cancel"),
+    [
+        (knock([DISPATCH]), [DISPATCH]),
+        (knock([DISPATCH, "r.j.other.1"]), [DISPATCH]),
+        (knock([DISPATCH]).model_copy(update={"instance": "another"}), []),
+        (knock([DISPATCH], "wrong"), []),
+    ],
+)
+async def test_who_knocks_is_told_what_to_stop(frame: Enroll, cancel: list[str]) -> None:
+    """Regression: while it ran a step that nobody waited for, all else it ran lost its time."""
+    world = World()
+    await world.connect(running=True)
+    world.sessions.closed(world.session)
+    world.disk.trouble = FULL
+    world.ask_to_cancel()
+    with pytest.raises(EnrollmentRefused) as refused:
+        await world.sessions.enroll(frame, Wire())
+    told = refusal(refused.value)
+    assert (told.cancel, told.grace_s) == (cancel, 0.0)
+    if cancel:
+        with pytest.raises(EnrollmentRefused) as refused:
+            await world.sessions.enroll(knock([]), Wire())
+        assert refusal(refused.value).grace_s > 0, "once it is stopped, the rest may go on"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -211,13 +212,16 @@ def shell(dispatch: str, run: str, **arguments: Any) -> Dispatch:
     return Dispatch(dispatch=dispatch, run="r", workflow="wf", job="j", step=dispatch, call=call)
 
 
-def refusal(permanent: bool, retry_after_ms: int = 0, grace_s: float = 0.0) -> EnrollRefused:
+def refusal(
+    permanent: bool, retry_after_ms: int = 0, grace_s: float = 0.0, cancel: Sequence[str] = ()
+) -> EnrollRefused:
     return EnrollRefused(
         code="token_revoked",
         message="token 't' has been revoked",
         permanent=permanent,
         retry_after_ms=retry_after_ms,
         grace_s=grace_s,
+        cancel=list(cancel),
     )
 
 

@@ -229,6 +229,27 @@ async def test_a_server_that_keeps_its_leases_extends_the_grace(
     assert gone(pid)
 
 
+async def test_what_was_cancelled_meanwhile_is_stopped_before_the_worker_is_let_in(
+    orchestrator: Orchestrator, start: Start
+) -> None:
+    """The disk refuses writes. Regression: it cost the worker all else that it ran."""
+    worker = start(concurrency=2)
+    socket = await orchestrator.enrolled()
+    cancelled = await started(socket, "d1", "exec sleep 60")
+    kept = await started(socket, "d2", "exec sleep 60")
+    socket.cut()
+    await (await orchestrator.dialled()).send(
+        refusal(permanent=False, retry_after_ms=50, cancel=["d1", "unknown"])
+    )
+    await worker.until("dispatch_finished")
+    assert gone(cancelled) and not gone(kept)
+    next_socket = await orchestrator.dialled()
+    while next_socket.enroll.running != ["d2"]:
+        await next_socket.send(refusal(permanent=False, retry_after_ms=50))
+        next_socket = await orchestrator.dialled()
+    assert next_socket.enroll.finished == ["d1"]
+
+
 async def test_permanent_refusal_at_the_return_kills_the_runners(
     orchestrator: Orchestrator, start: Start
 ) -> None:
