@@ -261,6 +261,16 @@ class Repo:
             assert time.monotonic() < deadline, f"waited in vain for {what or true}"
             time.sleep(0.02)
 
+    @property
+    def long_at_first(self) -> str:
+        """A command that takes a minute; none when it is run after `until_begun`."""
+        mark = self.base / "begun"
+        return f"test -e {mark} || {{ touch {mark}; sleep 60; }}"
+
+    def until_begun(self) -> None:
+        """Wait for the command that is long at first."""
+        self.until((self.base / "begun").exists, "the command that is long at first")
+
     def close(self) -> None:
         for proc in reversed(self.procs):
             proc.stop()

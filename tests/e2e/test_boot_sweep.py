@@ -82,11 +82,11 @@ def test_kill_9_with_records_of_all_kinds(repo: Repo) -> None:
 
 
 def test_without_recovery_active_leases_end_at_once(repo: Repo) -> None:
-    _placed(repo, "long", "a", "sleep 1.5")
+    _placed(repo, "long", "a", repo.long_at_first)
     server = repo.serve()
-    worker = repo.worker("w1", "--label", "pool=a")
+    repo.worker("w1", "--label", "pool=a")
     run = repo.start("workflow", "run", "long", "--json")
-    worker.lines.kind("dispatch_started")
+    repo.until_begun()
     server.terminate(signal.SIGKILL)
     again = repo.serve("--recover-leases", "0")
     assert _swept(again)[0]["counts"]["expired"] == 1

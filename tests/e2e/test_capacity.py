@@ -156,12 +156,15 @@ def test_a_cancelled_step_frees_its_slot_and_leaves_no_process(repo: Repo) -> No
 
 
 def test_a_drained_worker_finishes_its_step_and_takes_no_other(repo: Repo) -> None:
-    repo.shell_workflow("two", {"a": "sleep 1", "b": "true"})
+    gate = repo.base / "gate"
+    repo.shell_workflow("two", {"a": f"until [ -e {gate} ]; do sleep 0.1; done", "b": "true"})
     repo.serve("--queue-timeout", "3s")
     worker = repo.worker("w1", "--label", "pool=worker")
     run = repo.start("workflow", "run", "two", "--server", repo.url, "--json")
     worker.lines.kind("dispatch_started")
     worker.process.send_signal(signal.SIGTERM)
+    worker.lines.kind("draining")
+    gate.touch()
     assert worker.wait() == 0
     assert worker.lines.kinds()[-3:] == ["draining", "drain_complete", "stopped"] or (
         "drain_complete" in worker.lines.kinds()

@@ -170,11 +170,11 @@ def test_a_worker_that_is_killed_loses_its_runner_and_its_step_runs_elsewhere(re
 
 
 def test_a_worker_restarted_with_its_cache_takes_its_step_up_again_at_once(repo: Repo) -> None:
-    repo.shell_workflow("long", {"step": "sleep 1"})
+    repo.shell_workflow("long", {"step": repo.long_at_first})
     repo.serve("--grace", "50s")
     first = repo.worker("w1", "--label", "pool=worker")
     run = repo.start("workflow", "run", "long", "--server", repo.url, "--json")
-    first.lines.kind("dispatch_started")
+    repo.until_begun()
     first.process.kill()
     first.process.wait()
     again = repo.worker("w1", "--label", "pool=worker")
@@ -348,11 +348,11 @@ def test_a_stop_of_the_server_lets_no_grace_window_run_out(repo: Repo) -> None:
 
 def test_a_worker_forced_to_stop_hands_its_step_back(repo: Repo) -> None:
     """Regression: being polite was worse than `kill -9`, the run failed."""
-    repo.shell_workflow("long", {"step": "sleep 2"})
+    repo.shell_workflow("long", {"step": repo.long_at_first})
     repo.serve()
     first = repo.worker("w1", "--label", "pool=worker")
     run = repo.start("workflow", "run", "long", "--json")
-    first.lines.kind("dispatch_started")
+    repo.until_begun()
     second = repo.worker("w2", "--label", "pool=worker")
     first.process.send_signal(signal.SIGINT)
     first.lines.kind("draining")
