@@ -26,6 +26,11 @@ harness.PATIENCE_S = 600.0
 
 FAULTY = str(Path(__file__).with_name("faulty.py"))
 
+IDLE_LOOK_S = 0.5
+IDLE_LOOKS = 120
+IDLE_SHARE = 0.03
+"""Of one core: what takes less for so long is at rest. The kernel counts in hundredths."""
+
 SHELL = """type: command/shell
 typeVersion: 2026.02.09.1
 name: shell
@@ -142,6 +147,17 @@ class Site:
     def cpu_s(self) -> float:
         """CPU time so far of server, workers, guards and all steps that ended, seconds."""
         return usage.cpu_s(self.pids())
+
+    def until_idle(self) -> None:
+        """Wait until all that a run leaves to do is done: files, rows of the index, memory."""
+        before_s = self.cpu_s()
+        for _ in range(IDLE_LOOKS):
+            time.sleep(IDLE_LOOK_S)
+            now_s = self.cpu_s()
+            if now_s - before_s <= IDLE_SHARE * IDLE_LOOK_S:
+                return
+            before_s = now_s
+        raise RuntimeError(f"still at work {IDLE_LOOKS * IDLE_LOOK_S:g} s after the run")
 
 
 def follow(client: Client, run: str, story: Story) -> Story:

@@ -41,6 +41,7 @@ def _fan_out(bench: Bench, site: fleet.Site, count: int, curve: Curve) -> list[f
         spawns.append((usage.own_children_cpu_s() - before) / count * 1000)
         cpu_s = site.cpu_s()
         walls.append(site.run("fan", count).took_s)
+        site.until_idle()
         cpus.append((site.cpu_s() - cpu_s) / count * 1000)
         curve.add("swamp", count, cpus[-1])
         curve.add("xargs", count, spawns[-1])

@@ -123,10 +123,12 @@ def test_a_fan_out_overlaps_in_time(repo: Repo) -> None:
 def test_the_idle_timeout_waits_for_the_last_runner(repo: Repo) -> None:
     _steps(repo, "two", {"short": "true", "long": "sleep 1.5"})
     repo.serve()
+    run = _start(repo, "two")
+    repo.until(lambda: bool(repo.json("run", "list")["runs"]), "the run")
     worker = repo.worker("w1", *HERE, "--concurrency", "auto", "--idle-timeout", "1s")
     repo.until(lambda: "w1" in repo.records("workers"), "the worker's record")
     assert repo.records("workers")["w1"]["status"]["capacity"] == os.cpu_count()
-    steps = _steps_of(_start(repo, "two"))
+    steps = _steps_of(run)
     assert {step["status"] for step in steps.values()} == {"succeeded"}
     assert worker.wait() == 0
     kinds = worker.lines.kinds()
