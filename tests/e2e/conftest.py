@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Repo, opened
 from proxy import Proxy
+from small_disk import on_a_small_disk
 
 
 @pytest.fixture
@@ -27,3 +28,10 @@ def proxy(repo: Repo) -> Iterator[Proxy]:
     made = Proxy(repo.port)
     yield made
     made.close()
+
+
+@pytest.fixture
+def small(repo: Repo) -> Iterator[Repo]:
+    """A repository on a disk of its own that is soon full."""
+    with on_a_small_disk(repo) as made:
+        yield made

@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 from harness import Proc, Repo
+from small_disk import fill, mounted, unmount
 
-SIZE_MB = 24
 STEPS = 30
-
-
-def mounted(target: Path, *arguments: str) -> bool:
-    if os.geteuid() != 0:
-        return False
-    done = subprocess.run(
-        ["mount", *arguments, str(target)], capture_output=True, check=False, text=True
-    )
-    refused = ("permission denied", "not permitted", "superuser")
-    assert not done.returncode or any(word in done.stderr.lower() for word in refused), done.stderr
-    return done.returncode == 0
-
-
-def unmount(target: Path) -> None:
-    subprocess.run(["umount", "-l", str(target)], capture_output=True, check=False)
-
-
-@pytest.fixture
-def small(repo: Repo) -> Iterator[Repo]:
-    """A repository on a disk of its own that is soon full."""
-    if not mounted(repo.path, "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none"):
-        pytest.skip("mounting a small disk needs root and the right to mount")
-    repo.swamp("init")
-    yield repo
-    repo.close()
-    unmount(repo.path)
 
 
 def asked(repo: Repo, path: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
@@ -71,20 +42,6 @@ def metrics(repo: Repo) -> list[str]:
     """The lines of `/metrics`, which does not wait for the disk."""
     with urllib.request.urlopen(f"{repo.url}/metrics", timeout=8) as answer:
         return str(answer.read().decode()).splitlines()
-
-
-def fill(repo: Repo) -> Path:
-    """Take every byte that is left."""
-    ballast = repo.path / "ballast"
-    with ballast.open("ab", buffering=0) as file:
-        for size in (1 << 20, 1 << 12, 1):
-            while True:
-                try:
-                    if file.write(b"x" * size) < size:
-                        break
-                except OSError:
-                    break
-    return ballast
 
 
 def fan_out(repo: Repo, gate: Path, done: Path) -> None:

@@ -1,0 +1,54 @@
+"""A small disk of a test's own, and how to fill it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from harness import Repo
+
+SIZE_MB = 24
+
+
+def mounted(target: Path, *arguments: str) -> bool:
+    if os.geteuid() != 0:
+        return False
+    done = subprocess.run(
+        ["mount", *arguments, str(target)], capture_output=True, check=False, text=True
+    )
+    refused = ("permission denied", "not permitted", "superuser")
+    assert not done.returncode or any(word in done.stderr.lower() for word in refused), done.stderr
+    return done.returncode == 0
+
+
+def unmount(target: Path) -> None:
+    subprocess.run(["umount", "-l", str(target)], capture_output=True, check=False)
+
+
+@contextmanager
+def on_a_small_disk(repo: Repo) -> Iterator[Repo]:
+    """The repository, begun anew on a disk that is soon full; skips where none can be mounted."""
+    if not mounted(repo.path, "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none"):
+        pytest.skip("mounting a small disk needs root and the right to mount")
+    repo.swamp("init")
+    yield repo
+    repo.close()
+    unmount(repo.path)
+
+
+def fill(repo: Repo) -> Path:
+    """Take every byte that is left."""
+    ballast = repo.path / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            while True:
+                try:
+                    if file.write(b"x" * size) < size:
+                        break
+                except OSError:
+                    break
+    return ballast
