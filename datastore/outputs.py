@@ -71,7 +71,11 @@ class Upload:
         self.folder = folder
         self.size = 0
         self._hash = hashlib.sha256()
-        self._file: BinaryIO = (folder / "raw").open("xb")
+        try:
+            self._file: BinaryIO = (folder / "raw").open("xb")
+        except OSError:
+            folder.rmdir()
+            raise
 
     def write(self, data: bytes) -> None:
         """Append to the output."""
@@ -116,7 +120,8 @@ class OutputFiles:
             with suppress(InvalidOutput):
                 for name in self._folders(Path(model.path)):
                     folder = Path(name.path)
-                    latest[folder] = max(self._numbers(folder), default=0)
+                    with suppress(InvalidOutput):
+                        latest[folder] = max(self._numbers(folder), default=0)
         self._latest = latest
 
     def begin(self) -> Upload:
@@ -174,6 +179,9 @@ class OutputFiles:
         """Take back a version that nobody was told of."""
         folder = self._folder(stored.origin.model, stored.name)
         shutil.rmtree(folder / str(stored.version), ignore_errors=True)
+        with self._turn, suppress(InvalidOutput, OSError):
+            if self._latest is not None and self._latest.get(folder) == stored.version:
+                self._latest[folder] = max(self._numbers(folder), default=0)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -295,10 +303,11 @@ class OutputFiles:
         """Every version of the outputs of these models; damaged ones are left out."""
         for model in sorted(models):
             with suppress(InvalidOutput):
-                yield from self._of_model(model)
+                for name in sorted(one.name for one in self._folders(self._model_folder(model))):
+                    yield from self._of_name(model, name)
 
-    def _of_model(self, model: str) -> Iterator[StoredOutput]:
-        for name in self.names(model):
+    def _of_name(self, model: str, name: str) -> Iterator[StoredOutput]:
+        with suppress(InvalidOutput):
             for number in sorted(self._numbers(self._folder(model, name))):
                 with suppress(InvalidOutput, NotFound):
                     yield self._read(model, name, number)

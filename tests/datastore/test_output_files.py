@@ -15,6 +15,7 @@ from datastore import outputs
 from datastore.errors import NotFound
 from datastore.layout import Layout
 from datastore.outputs import InvalidOutput, Origin, OutputFiles, StoredOutput
+from open_file_limit import no_file_more
 
 AT = "2026-11-29T16:41:31.123Z"
 
@@ -186,6 +187,45 @@ def test_a_folder_that_cannot_be_read_fails_who_asks_for_it(
             files.names("else")
     files.load()
     assert files.content("else", "x") == 1
+
+
+def test_a_folder_that_cannot_be_read_hides_none_of_those_beside_it(
+    files: OutputFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: after a start no output of its model was found that came after it."""
+    for name in ("a", "b", "c"):
+        keep(files, b"1", name)
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if isinstance(path, Path) and path.name == "b":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    files.load()
+    assert [files.content("probe", name) for name in ("a", "c")] == [1, 1]
+    assert sorted(one.name for one in files.of_models({"probe"})) == ["a", "c"]
+    with pytest.raises(InvalidOutput, match="data/probe/b cannot be read: Permission denied"):
+        files.content("probe", "b")
+
+
+def test_what_is_taken_back_is_the_latest_no_more(files: OutputFiles) -> None:
+    """Regression: until the next start or upload `data.latest` failed for want of that version."""
+    kept = keep(files, b"1")
+    files.remove(keep(files, b"2"))
+    assert files.read("probe", "x") == kept
+    files.remove(kept)
+    with pytest.raises(NotFound, match="model 'probe' has no output 'x'; it has none yet"):
+        files.read("probe", "x")
+
+
+def test_an_upload_that_cannot_begin_leaves_nothing(files: OutputFiles, tmp_path: Path) -> None:
+    """Regression: each that was refused for want of a file to open left a folder."""
+    files.begin().discard()
+    with no_file_more(), pytest.raises(OSError, match="Too many open files"):
+        files.begin()
+    assert list((tmp_path / ".swamp/data/.incoming").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "x" * 65, "a b", "x\n"])
