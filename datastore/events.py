@@ -222,7 +222,7 @@ class EventLog:
         for run, line, written in entries:
             log = self._logs.get(run)
             if line is None:
-                self._logs.pop(run, None)
+                self._logs.pop(run, _RunLog()).tell()
             elif log is not None and line and isinstance(line, bytes):
                 log.on_disk += 1
                 log.tell()
@@ -239,23 +239,21 @@ class EventLog:
     async def restore(self) -> list[str]:
         """Have the logs in memory whose file was removed written again; which runs' those are."""
         known = [run for run, one in self._logs.items() if one.on_disk]
-        damaged = await self._loop.run_in_executor(self._pool, self._damaged, known)
+        damaged = await self._loop.run_in_executor(
+            self._pool, lambda: [run for run in known if not begins_at_1(self._path(run))]
+        )
         restored = []
         for run in damaged:
             one = self._logs.get(run)
             if one is None:
                 continue
             lost = one.seq - len(one.tail)
-            in_tail = (
-                {str((parse_line(line) or {}).get("key")) for line in one.tail} if lost else set()
-            )
+            tail = one.tail if lost else ()
+            in_tail = {str((parse_line(line) or {}).get("key")) for line in tail}
             keys = tuple(key for key in one.keys if key not in in_tail)[:lost]
             self._lines.put((run, WholeLog(lost, keys, tuple(one.tail)), None))
             restored.append(run)
         return restored
-
-    def _damaged(self, runs: Iterable[str]) -> list[str]:
-        return [run for run in runs if not begins_at_1(self._path(run))]
 
     # -- after a restart -------------------------------------------------------------------------
 
@@ -362,6 +360,10 @@ class EventLog:
         if place.offset and not await self._is_next(path, place, lot):
             # The file has been written anew since.
             place.offset = 0
+            return await self._lot(run, log, place)
+        if not lot and self._logs.get(run) is not log:
+            # The file has been removed for good: what is in memory is all there is.
+            place.seq, place.offset = log.seq - len(log.tail), 0
             return await self._lot(run, log, place)
         place.offset = offset
         return lot
