@@ -54,7 +54,9 @@ class OpenedEngine:
     def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]], for_long: bool) -> None:
         create_folders(layout)
         refuse_cramped(layout.journal)
-        self.journal = SqliteJournal(layout.journal, for_long, layout.root_is_here)
+        self.journal = SqliteJournal(
+            layout.journal, for_long, layout.root_is_here, layout.expect_not_taken
+        )
         try:
             refuse_cramped(layout.index)
             self._index = open_index(

@@ -64,6 +64,10 @@ class RepositoryMoved(DatastoreError):
     """The folder that is served is not at its path any more; the message says where it is."""
 
 
+class RepositoryTaken(RepositoryMoved):
+    """Another process holds the lock of the folder that is served; the message names its pid."""
+
+
 class NoRepository(DatastoreError):
     """No `.swamp.yaml` here or above."""
 

@@ -6,6 +6,7 @@ makes what is missing; `find_root` finds the repository that a command was start
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,11 @@ class Layout:
     def root_is_here(self) -> bool:
         """Whether `root` is still the folder that is held. Blocks."""
         return self.held is None or self.held.is_here()
+
+    def expect_not_taken(self) -> None:
+        """OSError where another process serves the folder that is held, wherever it is by now."""
+        if self.held is not None and self.held.taken:
+            raise OSError(errno.ESTALE, "another process serves this folder", str(self.root))
 
     @property
     def marker(self) -> Path:

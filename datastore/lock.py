@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 from datastore.clock import Clock, SystemClock, parse_stamp, stamp
-from datastore.errors import DatastoreError, RepositoryLocked
+from datastore.errors import DatastoreError, RepositoryLocked, RepositoryTaken
 from datastore.layout import Layout
 from datastore.regular_file import open_handle, read_bytes
 from datastore.root_folder import RootFolder
@@ -97,8 +97,9 @@ class RepositoryLock:
     def renew(self) -> bool:
         """Hold the lock by a new file where the old one was removed; whether that was so.
 
-        RepositoryLocked when another process was faster; DatastoreError where the root is another
-        folder by now: the lock of the one that was served is still held.
+        RepositoryTaken when another process was faster: nothing may be written from then on, and
+        this one has to end. DatastoreError where the root is another folder by now: the lock of the
+        one that was served is still held.
         """
         assert self._descriptor is not None, "renew follows acquire"
         if inode_of(self.layout.lock) == os.fstat(self._descriptor).st_ino:
@@ -106,10 +107,18 @@ class RepositoryLock:
         old, self._descriptor = self._descriptor, None
         try:
             self.acquire()
-        except BaseException:
-            self._descriptor = old
-            raise
-        os.close(old)
+        except RepositoryLocked as error:
+            if self._root is not None:
+                self._root.taken = True
+            raise RepositoryTaken(
+                f"{self.layout.lock} was removed while this process held it, and another has taken"
+                f" it: this one stops, and writes nothing more; {error}"
+            ) from None
+        finally:
+            if self._descriptor is None:
+                self._descriptor = old
+            else:
+                os.close(old)
         return True
 
     def release(self) -> None:

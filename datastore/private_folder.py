@@ -6,7 +6,8 @@ so that no second server finds the repository free. Secrets and outputs are in n
 lost, and that is said.
 
 Where the repository's own folder is another one, or is gone for more than a moment, nothing is
-written: the lock of the one that was served is still held, and the process has to end.
+written: the lock of the one that was served is still held, and the process has to end. So it has
+where another process was faster to take the lock: two would do the same work.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class PrivateFolder:
         self._refused = Trouble("what was removed from .swamp/ cannot be restored yet", log)
 
     async def keep(self) -> None:
-        """Look again and again until cancelled; RepositoryMoved once the folder is no more."""
+        """Look again and again until cancelled; RepositoryMoved once that has to end."""
         await asyncio.to_thread(self._folders.hold)
         try:
             while True:

@@ -22,10 +22,12 @@ class RootFolder:
         """The folder that is at `path` now; OSError without one."""
         self._path = path
         self._handle: int | None = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.taken = False
+        """Whether another process serves it by now."""
 
     def is_here(self) -> bool:
-        """Whether it is at its path; not any more once released. Blocks for two stats."""
-        if self._handle is None:
+        """Whether it is at its path; not any more once released, or taken. Blocks for two stats."""
+        if self._handle is None or self.taken:
             return False
         try:
             now = os.stat(self._path)

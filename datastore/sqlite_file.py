@@ -18,6 +18,8 @@ ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 of many took as long as the event loop had work."""
 IsHere = Callable[[], bool]
 """Whether the repository's folder is at its path."""
+Expect = Callable[[], None]
+"""OSError where nothing may be written."""
 
 _FRAME_HEADER = 24
 """Bytes before each page in a WAL."""
@@ -155,6 +157,10 @@ def always() -> bool:
     return True
 
 
+def nothing_else() -> None:
+    """For a file that nobody else writes."""
+
+
 def clear_place(path: Path) -> None:
     """Have a folder for a new database at `path`, and nothing there that SQLite would replay."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -172,6 +178,23 @@ def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]
             values = ", ".join([one] * count)
             db.execute(f'INSERT OR REPLACE INTO "{table}" VALUES {values}', some)
             at += count
+
+
+def put_whole(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """As `put_rows`, in one transaction: all of them on disk, or none."""
+    if len(rows) in ROWS_AT_ONCE:
+        # One statement is a transaction by itself.
+        put_rows(db, table, rows)
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        # In place of the very same rows: a COMMIT that failed may have left them behind.
+        put_rows(db, table, rows)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
 
 
 def to_json(document: Any) -> bytes:

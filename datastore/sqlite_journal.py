@@ -25,7 +25,7 @@ from datastore.hand_over import HandOver
 from datastore.journal import Op, Put, Remove, Story
 from datastore.journal_measures import JournalMeasures, Transaction
 from datastore.sqlite_file import (
-    ROWS_AT_ONCE,
+    Expect,
     IsHere,
     always,
     checkpoint,
@@ -35,7 +35,8 @@ from datastore.sqlite_file import (
     is_broken,
     is_full,
     make_room_in_wal,
-    put_rows,
+    nothing_else,
+    put_whole,
     to_json,
     was_removed,
 )
@@ -87,10 +88,18 @@ class _Commit:
 class SqliteJournal:
     """See `datastore.journal.Journal`. `append` may be called before `start`."""
 
-    def __init__(self, path: Path, with_room: bool = True, is_here: IsHere = always) -> None:
+    def __init__(
+        self,
+        path: Path,
+        with_room: bool = True,
+        is_here: IsHere = always,
+        expect: Expect = nothing_else,
+    ) -> None:
         """Open or create the journal; DatastoreError when it cannot be read. `with_room`: its WAL
-        gets all its room at once. `is_here`: see `was_removed`."""
+        gets all its room at once. `is_here`: see `was_removed`. `expect` is asked before a write.
+        """
         self._path, self._with_room, self._is_here = path, with_room, is_here
+        self._expect = expect
         self.measures = JournalMeasures()
         self._handed: HandOver[_Commit] = HandOver(LINGER_S)
         self._taken: deque[_Commit] = deque()
@@ -263,10 +272,11 @@ class SqliteJournal:
         return rows
 
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
+        self._expect()
         if self.removed:
             self._move()
         self._refuse_if_full()
-        _insert(self._db, rows)
+        put_whole(self._db, "rows", rows)
 
     def _refuse_if_full(self) -> None:
         """The room of the WAL is for speed. What is taken on has to get into its files as well."""
@@ -286,7 +296,7 @@ class SqliteJournal:
         clear_place(self._path)
         db = _connect(self._path, self._with_room)
         try:
-            _insert(db, self._db.execute("SELECT * FROM rows").fetchall())
+            put_whole(db, "rows", self._db.execute("SELECT * FROM rows").fetchall())
         except BaseException:
             db.close()
             raise
@@ -355,23 +365,6 @@ def _row_of(op: Op) -> tuple[str, str, bytes | None]:
             return kind.folder, name, None
         case Story(workflow, run, text):
             return HISTORY, run, to_json({"workflow": workflow, "text": text})
-
-
-def _insert(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
-    """Rows in one transaction: all of them on disk, or none."""
-    if len(rows) in ROWS_AT_ONCE:
-        # One statement is a transaction by itself.
-        put_rows(db, "rows", rows)
-        return
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        # OR REPLACE, because a COMMIT that failed may have left the very same rows behind.
-        put_rows(db, "rows", rows)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 def _connect(path: Path, with_room: bool) -> sqlite3.Connection:

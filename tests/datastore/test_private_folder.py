@@ -16,7 +16,7 @@ from record_samples import run, worker
 from datastore import private_folder
 from datastore.clock import SystemClock
 from datastore.engine import OpenedEngine, open_store
-from datastore.errors import RepositoryLocked, RepositoryMoved
+from datastore.errors import Degraded, RepositoryLocked, RepositoryMoved, RepositoryTaken
 from datastore.event_tail import TAIL_EVENTS
 from datastore.events import EventLog
 from datastore.journal import Put
@@ -142,19 +142,33 @@ async def test_events_of_live_runs_keep_their_numbers(served: Served, count: int
     await asyncio.to_thread(again.close)
 
 
-async def test_a_lock_that_another_process_took_is_told_and_taken_when_free(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
-    served.layout.lock.unlink()
-    other = RepositoryLock(served.layout).acquire()
-    await asyncio.sleep(1.2)
-    assert len(caplog.messages) == 1 and "cannot be restored yet" in caplog.text
-    assert "cannot be restored yet" in str(served.private.trouble)
-    other.release()
-    await asyncio.sleep(0.7)
-    assert served.private.trouble is None
-    with pytest.raises(RepositoryLocked):
-        RepositoryLock(served.layout).acquire()
+async def test_a_lock_that_another_process_took_ends_it(tmp_path: Path) -> None:
+    """Regression: it went on, and wrote between the rows of the other's journal."""
+    with RepositoryLock(Layout(tmp_path)) as lock:
+        made = Served(lock)
+        made.store.commit([worker("w1")])
+        await made.store.barrier()
+        keeping = asyncio.ensure_future(made.private.keep())
+        tmp_path.joinpath(".swamp/lock").unlink()
+        with RepositoryLock(Layout(tmp_path)) as other:
+            other_store, other_engine, _ = await asyncio.to_thread(open_store, other.layout)
+            other_engine.start(asyncio.get_running_loop())
+            async with asyncio.timeout(5):
+                with pytest.raises(RepositoryTaken, match=f"is served by pid {os.getpid()} "):
+                    await keeping
+            made.store.commit([run("r1")])
+            made.events.emit("r1", "k", "note", text="text")
+            other_store.commit([run("r2")])
+            await other_store.barrier()
+            await asyncio.to_thread(made.events.close, 0.1)
+            with pytest.raises(Degraded, match="another process serves this folder"):
+                await asyncio.to_thread(made.engine.close, 0.0)
+            await asyncio.to_thread(other_engine.close)
+            assert list(made.layout.events.iterdir()) == []
+            found, engine, _ = await asyncio.to_thread(open_store, other.layout)
+            engine.abandon()
+        assert found.find(RUNS, "r1") is None
+        assert found.get(RUNS, "r2").live and found.get(WORKERS, "w1").live
 
 
 async def test_that_no_file_can_be_opened_is_told_as_that(
