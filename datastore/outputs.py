@@ -15,12 +15,13 @@ import shutil
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from datastore.errors import DatastoreError, NotFound
+from datastore.files import opened
 from datastore.layout import Layout, folder_name, make_folder
 from datastore.plain_values import Unfit, from_json
 from datastore.regular_file import NO_FILE_MORE, read_bytes
@@ -92,7 +93,9 @@ class Upload:
 
     def discard(self) -> None:
         """Leave nothing of it."""
-        self._file.close()
+        with suppress(OSError):
+            # What it has not written yet may find no room.
+            self._file.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -153,17 +156,25 @@ class OutputFiles:
         """Rename to the next free number below `folder`, durably."""
         make_folder(self._layout, folder, 0o700)
         version = self._latest_in(folder) + 1
-        while True:
+        with ExitStack() as stack:
+            # Before the rename: afterwards there may be no file more to be opened.
+            above = (folder, folder.parent, self._layout.data)
+            handles = [stack.enter_context(opened(one)) for one in above]
+            while True:
+                try:
+                    # Onto a folder that is not empty this fails: no version is ever replaced.
+                    made.rename(folder / str(version))
+                    break
+                except OSError:
+                    if not (folder / str(version)).exists():
+                        raise
+                    version += 1
             try:
-                # Onto a folder that is not empty this fails: no version is ever replaced.
-                made.rename(folder / str(version))
-                break
+                for handle in handles:
+                    os.fsync(handle)
             except OSError:
-                if not (folder / str(version)).exists():
-                    raise
-                version += 1
-        for above in (folder, folder.parent, self._layout.data):
-            _sync(above)
+                (folder / str(version)).rename(made)
+                raise
         if self._latest is not None:
             with self._turn:
                 self._latest[folder] = max(version, self._latest.get(folder, 0))
@@ -328,8 +339,5 @@ class OutputFiles:
 
 
 def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
+    with opened(folder) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)

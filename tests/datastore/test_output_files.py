@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import threading
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,48 @@ def test_an_upload_that_cannot_begin_leaves_nothing(files: OutputFiles, tmp_path
     with no_file_more(), pytest.raises(OSError, match="Too many open files"):
         files.begin()
     assert list((tmp_path / ".swamp/data/.incoming").iterdir()) == []
+
+
+def test_an_upload_that_the_disk_does_not_take_leaves_nothing(
+    files: OutputFiles, tmp_path: Path
+) -> None:
+    """Regression: to close its file writes what is left of a small one, which failed once more."""
+    upload = files.begin()
+    upload.write(b"small")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            upload.finish()
+        upload.discard()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / ".swamp/data/.incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["x", "probe", "data"])
+@pytest.mark.parametrize("call", ["open", "fsync"])
+def test_a_version_that_is_not_durable_is_none(
+    files: OutputFiles, call: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: its upload was refused, and the next start found it."""
+    kept = keep(files, b"1")
+    real = getattr(os, call)
+
+    def refuse(what: Any, *more: Any) -> Any:
+        name = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+        if name.endswith(f"/{folder}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(what, *more)
+
+    upload = files.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            files.keep(upload, origin(), "x", "text/plain", AT)
+    upload.discard()
+    assert files.versions("probe", "x") == [kept.version]
+    assert files.read("probe", "x") == kept
 
 
 @pytest.mark.parametrize("name", ["", ".x", "../x", "a/b", "x" * 65, "a b", "x\n"])
