@@ -7,6 +7,7 @@ makes what is missing; `find_root` finds the repository that a command was start
 from __future__ import annotations
 
 import errno
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,16 @@ class Layout:
         return self.held is None or self.held.is_here()
 
     def expect_not_taken(self) -> None:
-        """OSError where another process serves the folder that is held, wherever it is by now."""
-        if self.held is not None and self.held.taken:
+        """OSError where another process serves the folder that is held, or is about to. Blocks."""
+        if self.held is None:
+            return
+        lock: int | None
+        try:
+            lock = os.stat(self.lock).st_ino
+        except FileNotFoundError:
+            # It is taken again before another process is let in, or that one's is found here.
+            lock = self.held.lock
+        if self.held.taken or (lock != self.held.lock and self.held.is_here()):
             raise OSError(errno.ESTALE, "another process serves this folder", str(self.root))
 
     @property

@@ -61,6 +61,7 @@ class RepositoryLock:
         self._descriptor, self._root = descriptor, root
         self.layout = replace(self.layout, held=root)
         found = os.fstat(descriptor)
+        root.lock = found.st_ino
         self.last_held = datetime.fromtimestamp(found.st_mtime, UTC) if found.st_size else None
         # A file that replaces a removed one tells since when this process has held the lock.
         self._since = self._since or self._clock.now()

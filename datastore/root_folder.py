@@ -22,6 +22,8 @@ class RootFolder:
         """The folder that is at `path` now; OSError without one."""
         self._path = path
         self._handle: int | None = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.lock: int | None = None
+        """The inode of its lock's file, where this process holds that."""
         self.taken = False
         """Whether another process serves it by now."""
 

@@ -171,6 +171,34 @@ async def test_a_lock_that_another_process_took_ends_it(tmp_path: Path) -> None:
         assert found.get(RUNS, "r2").live and found.get(WORKERS, "w1").live
 
 
+@pytest.mark.parametrize("removed", [".swamp/lock", ".swamp"])
+async def test_nothing_gets_into_the_journal_of_who_has_the_lock(
+    tmp_path: Path, removed: str
+) -> None:
+    """Regression: until the lock was looked at, rows of the same numbers went into that journal, or
+    another one was put in its place."""
+    with RepositoryLock(Layout(tmp_path)) as lock:
+        made = Served(lock)
+        gone = tmp_path / removed
+        await asyncio.to_thread(shutil.rmtree if gone.is_dir() else Path.unlink, gone)
+        with RepositoryLock(Layout(tmp_path)) as other:
+            store, engine, _ = await asyncio.to_thread(open_store, other.layout)
+            engine.start(asyncio.get_running_loop())
+            store.commit([run("r2")])
+            await store.barrier()
+            inode = other.layout.journal.stat().st_ino
+            made.store.commit([run("r1")])
+            await made.until(lambda: made.engine.journal.trouble is not None)
+            await asyncio.to_thread(made.events.close)
+            with pytest.raises(Degraded, match="another process serves this folder"):
+                await asyncio.to_thread(made.engine.close, 0.0)
+            assert other.layout.journal.stat().st_ino == inode
+            await asyncio.to_thread(engine.close)
+            found, engine, _ = await asyncio.to_thread(open_store, other.layout)
+            engine.abandon()
+        assert found.names(RUNS) == ("r2",)
+
+
 async def test_that_no_file_can_be_opened_is_told_as_that(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
