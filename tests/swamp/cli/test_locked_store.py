@@ -22,7 +22,7 @@ def test_a_command_gives_up_where_the_disk_refuses(
     monkeypatch.setattr(locked_store, "REFUSED_FOR_S", 0.2)
     create = ("worker", "token", "create", "w1", "--duration", "1h")
     with monkeypatch.context() as filled:
-        filled.setattr("datastore.sqlite_journal._insert", full)
+        filled.setattr("datastore.sqlite_journal.put_whole", full)
         result = swamp(*create)
     assert result.code == 1
     assert "given up before it was on disk" in result.err

@@ -336,7 +336,7 @@ async def test_a_server_answers_while_its_sweep_is_not_on_disk(
         assert parts.store.get(RUNS, run.name).live
 
     filled = pytest.MonkeyPatch()
-    filled.setattr("datastore.sqlite_journal._insert", full)
+    filled.setattr("datastore.sqlite_journal.put_whole", full)
     try:
         await served(tmp_path, look)
     finally:
