@@ -2,8 +2,9 @@
 
 Promises: however many connections say nothing, there is room for those that do. What is counted
 here costs the server a file and gives it nothing to do: connections without a whole request yet,
-those whose body does not come on, and those that rest between two requests. When more come, those
-that rest go first, and of each kind those that have been silent for longest.
+those whose body does not come on, and those that rest between two requests, or do not read what
+they are answered. When more come, those that rest go first, and of each kind those that have been
+silent for longest.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ WITHIN_S = 30.0
 
 LOOK_S = 1.0
 """How often those that had their time, and those that have gone, are looked for."""
+
+UNREAD_S = 10.0
+"""A peer that reads nothing of its answer for so long, seconds, gives way like one that rests."""
 
 LOOKS_MOST = 64
 """Connections that are looked at for one that can go, each time that one comes."""
@@ -53,35 +57,45 @@ class _Wait:
     had: int = 0
     """Bytes of the body that had come."""
 
-    def is_silent(self) -> bool:
+    def is_silent(self, _now_s: float) -> bool:
         """Whether nothing has come meanwhile."""
         if self.transport is None or self.body is None:
             return True
         # It is not read from while more of its body is there than we take.
         return self.transport.is_reading() and self.body.total_bytes == self.had
 
-    def again(self) -> None:
+    def again(self, _now_s: float) -> None:
         """What has come is nothing new any more."""
         if self.body is not None:
             self.had = self.body.total_bytes
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class _Rest:
     """A connection that was answered, and may ask again."""
 
     connection: _Socket
     transport: asyncio.Transport
     answer: web.StreamResponse
+    unread: int = 0
+    """Bytes of the answer that the kernel had not taken, for so long."""
+    since_s: float = 0.0
 
-    def is_silent(self) -> bool:
-        """Whether all of the answer is on its way; it is not read from while a file is sent."""
-        transport = self.transport
-        is_whole = self.answer.body_length > 0
-        return is_whole and transport.is_reading() and transport.get_write_buffer_size() == 0
+    def is_silent(self, now_s: float) -> bool:
+        """Whether all of the answer is on its way, or it is not read.
 
-    def again(self) -> None:
-        """It is looked at later."""
+        It is not read from while a file is sent.
+        """
+        unread = self.transport.get_write_buffer_size()
+        if unread:
+            return unread == self.unread and now_s - self.since_s >= UNREAD_S
+        return self.answer.body_length > 0 and self.transport.is_reading()
+
+    def again(self, now_s: float) -> None:
+        """What is unread counts from when it was first seen."""
+        unread = self.transport.get_write_buffer_size()
+        if unread != self.unread:
+            self.unread, self.since_s = unread, now_s
 
 
 class FirstWords:
@@ -195,17 +209,17 @@ class FirstWords:
 
     def _close_oldest(self, known: dict[int, _Wait] | dict[int, _Rest], many: int) -> int:
         """Close the longest silent; how many. One that is not is looked at again after all."""
-        closed = 0
+        closed, now_s = 0, self._now_s()
         for _ in range(min(LOOKS_MOST, len(known))):
             number = next(iter(known))
             one = known.pop(number)
             if one.connection.fileno() < 0:
                 continue
-            if self.connections.is_stranger(number) and one.is_silent():
+            if self.connections.is_stranger(number) and one.is_silent(now_s):
                 self._close(number, one.connection, "others came")
                 closed += 1
             else:
-                one.again()
+                one.again(now_s)
                 known[number] = one  # type: ignore[assignment]
             if closed == many:
                 break

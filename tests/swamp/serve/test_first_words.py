@@ -183,6 +183,22 @@ async def test_an_answer_on_its_way_is_not_cut_off(hall: Hall) -> None:
     writer.close()
 
 
+async def test_an_answer_that_is_not_read_gives_way_after_a_while(hall: Hall) -> None:
+    """Regression: it never did. Such connections took all that may be open, and kept it."""
+    unread, read = [await hall.peer(GET.replace(b"GET /", b"GET /large")) for _ in "12"]
+    _others = [await hall.peer() for _ in range(MOST)]
+    hall.now_s = first_words.UNREAD_S - 1
+    async with asyncio.timeout(5):
+        assert len(await read[0].readexactly(LARGE // 2)) == LARGE // 2
+    _more = [await hall.peer() for _ in range(MOST)]
+    hall.now_s = first_words.UNREAD_S
+    _last = [await hall.peer() for _ in range(MOST)]
+    async with asyncio.timeout(5):
+        assert len(await read[0].readexactly(LARGE // 2)) == LARGE // 2
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await unread[0].readexactly(LARGE)
+
+
 async def test_no_answer_is_cut_off_where_only_silent_ones_are(hall: Hall) -> None:
     silent = [await hall.peer() for _ in range(MOST)]
     for _ in range(3):
