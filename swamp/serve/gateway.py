@@ -40,6 +40,7 @@ from swamp.serve.worker_frames import (
     first_frame,
     frame_of,
     frames_of,
+    next_of,
     text_of,
 )
 
@@ -86,6 +87,12 @@ class SocketTransport:
         transport = self._request.transport
         if transport is not None:
             transport.abort()
+
+    def abort_if_unread(self) -> None:
+        """At its end: what is never read would hold its file for good."""
+        transport = self._request.transport
+        if transport is not None and transport.get_write_buffer_size():
+            self.abort("does not read")
 
     def open(self, tasks: asyncio.TaskGroup) -> None:
         """Write from now on, by tasks of this group: one while there is something to write."""
@@ -182,6 +189,7 @@ class Gateway:
             with self._leaving(request, transport):
                 await self._close(socket, closed)
         finally:
+            transport.abort_if_unread()
             _forget_error(socket)
         return socket
 
@@ -235,7 +243,7 @@ class Gateway:
     async def _first_message(self, socket: web.WebSocketResponse, place: Place) -> WSMessage:
         try:
             async with place.until(self._enroll_within_s):
-                message = await socket.receive()
+                message = await next_of(socket)
         except TimeoutError:
             if place.gave_way:
                 raise too_many("others came, and nothing had been said on this socket") from None
@@ -299,7 +307,7 @@ class Gateway:
 
         async with asyncio.TaskGroup() as group:
             enrolled = group.create_task(answer())
-            early = group.create_task(socket.receive())
+            early = group.create_task(next_of(socket))
             await asyncio.wait((enrolled, early), return_when=asyncio.FIRST_COMPLETED)
             if early.done() and early.result().type in FRAMES:
                 await asyncio.wait((enrolled,))
@@ -318,7 +326,7 @@ class Gateway:
         clock = asyncio.get_running_loop().time
         pace = Pace(clock())
         while True:
-            message, early = early or await socket.receive(), None
+            message, early = early or await next_of(socket), None
             text = text_of(message)
             if text is None:
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiohttp import WSMessage, WSMsgType
+from aiohttp import WSMessage, WSMsgType, web
 
 from controllers.enrollment import EnrollmentRefused
 from datastore.errors import SwampError
@@ -22,6 +22,15 @@ class Closed(SwampError):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
         self.code = code
+
+
+async def next_of(socket: web.WebSocketResponse) -> WSMessage:
+    """What comes next on a worker's socket."""
+    try:
+        return await socket.receive()
+    except ConnectionError as error:
+        # It has gone while a ping of its was answered.
+        return WSMessage(WSMsgType.ERROR, error, None)
 
 
 def text_of(message: WSMessage) -> str | None:

@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
+from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from typing import Any
 
 import aiohttp
@@ -36,6 +37,7 @@ from swamp.protocol import (
     calling_card,
     frames_in,
 )
+from swamp.serve import gateway as server_side
 from swamp.serve import socket_limits, turns
 from swamp.serve.arrivals import Arrivals
 from swamp.serve.callers import Callers, Standing
@@ -79,6 +81,8 @@ class Server:
         self.looked = asyncio.Event()
         self.gone: asyncio.Queue[None] = asyncio.Queue()
         """Has something for each socket that the server is through with."""
+        self.accepted: list[Any] = []
+        """The server's end of each."""
         self.url = ""
         self.gateway: Gateway
         self.http = aiohttp.ClientSession()
@@ -131,6 +135,9 @@ async def server() -> AsyncIterator[Server]:
     made.gateway = gateway
 
     async def serve(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        made.accepted.append(request.transport.get_extra_info("socket"))
+        made.accepted[-1].setsockopt(SOL_SOCKET, SO_SNDBUF, 4096)
         try:
             return await gateway.serve(request)
         finally:
@@ -180,6 +187,8 @@ async def heard(socket: aiohttp.ClientWebSocketResponse, count: int) -> list[dic
     return found
 
 
+PING = b"\x89\xfd" + bytes(4 + 125)
+"""It wants a pong of its size."""
 DEEP = "[" * 100_000
 BAD_FIRST = {
     "garbage": "\x00 what?",
@@ -233,6 +242,49 @@ async def test_binary_and_huge_frames_have_their_own_codes(server: Server) -> No
 async def test_who_never_enrolls_is_closed(server: Server) -> None:
     assert (await ends(await server.dial()))[0] == 4002
     assert server.untouched()
+
+
+@pytest.mark.parametrize("enrolled", [False, True])
+async def test_who_reads_nothing_leaves_no_open_file(
+    server: Server, monkeypatch: pytest.MonkeyPatch, enrolled: bool
+) -> None:
+    """Regression: what was never read kept the socket open, for good; strangers' as well."""
+    monkeypatch.setattr(server_side, "SEND_WITHIN_S", 0.2)
+    socket = await (server.enrolled() if enrolled else server.dial())
+    raw(socket).pause_reading()
+    raw(socket).get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+    raw(socket).write(PING * (700 if enrolled else 20_000))
+    if enrolled:
+        raw(socket).write(b"\x88\x80" + bytes(4))
+    async with asyncio.timeout(5):
+        await server.gone.get()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert server.accepted[-1].fileno() < 0
+
+
+@pytest.mark.parametrize("when", ["silent", "enrolling", "enrolled"])
+async def test_who_goes_while_it_is_answered_is_no_error_of_ours(
+    server: Server, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    """Regression: of a peer that went while its ping was answered, a traceback was logged."""
+    server.look.clear()
+    socket = await server.dial()
+    if when != "silent":
+        await socket.send_json(hello())
+        await server.looked.wait()
+    if when == "enrolled":
+        server.look.set()
+        assert json.loads((await socket.receive()).data)["type"] == "enrolled"
+    raw(socket).pause_reading()
+    raw(socket).get_extra_info("socket").setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+    raw(socket).write(PING * 20_000)
+    await asyncio.sleep(0.1)
+    raw(socket).abort()
+    async with asyncio.timeout(5):
+        await server.gone.get()
+    server.look.set()
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
 
 
 async def test_another_version_is_told_both_versions(server: Server) -> None:
