@@ -388,4 +388,6 @@ def _event(line: bytes, shown: str) -> dict[str, Any]:
         event: dict[str, Any] = json.loads(line)
     except ValueError:
         raise Unreachable(f"{shown} sent half an event") from None
-    return event
+    if isinstance(event, dict) and isinstance(event.get("seq"), int) and "kind" in event:
+        return event
+    raise Unreachable(f"{shown} is no swamp server: it sent what is no event")

@@ -25,6 +25,7 @@ COMMANDS = "swamp/cli/"
 # Where any exception may be caught: the loop that retries, and the edge of a process.
 MAY_CATCH_ALL = {
     "controllers/controller.py": "a reconcile that failed is tried again",
+    "swamp/cli/follow.py": "a thread hands its error to whoever waits for more",
     "swamp/serve/own_run.py": "a thread hands its error to whoever started it",
     "swamp/worker/runners.py": "a runner that failed to start is a failed dispatch",
 }

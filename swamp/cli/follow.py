@@ -168,12 +168,21 @@ def _receiver(watch: Watch, arrived: queue.SimpleQueue[Any], console: Console) -
     A thread of its own waits for the server, so that this one can show signs of life.
     """
 
+    def unless_unread(tell: Callable[[str], None]) -> Callable[[str], None]:
+        def told(line: str) -> None:
+            # Whoever waits for the events must not miss them for a remark that nobody reads.
+            with suppress(OSError):
+                tell(line)
+
+        return told
+
     def receive() -> None:
         try:
-            told = (console.note, console.detail)
+            told = (unless_unread(console.note), unless_unread(console.detail))
             for event in watch.client.events(watch.run, watch.after, *told):
                 arrived.put(event)
-        except SwampError as error:
+        except Exception as error:
+            # Whichever it is: nothing more arrives.
             arrived.put(error)
 
     return threading.Thread(target=receive, name="events", daemon=True)
@@ -208,7 +217,7 @@ def _events(
             if not (console.json or console.quiet):
                 console.print(lines.tick())
             continue
-        if isinstance(item, SwampError):
+        if isinstance(item, Exception):
             raise item
         yield item
 

@@ -231,6 +231,20 @@ def test_whoever_waits_long_is_told_for_whom(monkeypatch: pytest.MonkeyPatch) ->
     assert lines == [f"waiting for the server at {url}…", "waiting for the server (pid 42)…"]
 
 
+@pytest.mark.parametrize("line", [b"[]", b"{}", b"12", b'{"seq": "1", "kind": "output"}', b"{"])
+def test_what_is_no_event_is_no_answer_of_a_server(line: bytes) -> None:
+    """Regression: whoever answers in JSON and is no swamp was a traceback, and no end."""
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        stream(request, line + b"\n")
+
+    times = iter([0.0, 100.0])
+    with serving(handle) as url:
+        client = Client(url, sleep=lambda s: None, now=lambda: next(times))
+        with pytest.raises(Unreachable, match="sent"):
+            list(client.events("r"))
+
+
 def test_an_unknown_run_is_not_asked_for_again() -> None:
     def never(_: float) -> None:
         raise AssertionError("slept for a refusal")

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -155,3 +156,56 @@ def test_a_run_of_a_server_whose_output_nobody_reads_is_said_to_go_on(
     assert server.asked == []
     assert capsys.readouterr().err == said
     server.over.set()
+
+
+class Lost(Here):
+    """A server that is lost for a while; or whose events nobody foresaw."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(ends=True)
+        self._error = error
+
+    def events(self, run: str, after: int, *told: Any) -> Iterator[dict[str, Any]]:
+        if self._error is not None:
+            raise self._error
+        for tell in told:
+            tell("lost the connection; trying again")
+        yield {"kind": "run_completed", "status": "succeeded", "durationMs": 5, **AT}
+
+
+def ended(server: Any) -> list[object]:
+    """How a command that follows ends: its error, if it has one; nothing as long as it hangs."""
+    found: list[object] = []
+
+    def watch() -> None:
+        try:
+            follow(Console(verbose=True), Watch(server, "r"), RunLines())
+        except BaseException as error:
+            found.append(error)
+        else:
+            found.append(None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Only the main thread has signals.
+        patch.setattr("swamp.cli.follow.signals_interrupt", nullcontext)
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        watching.join(10)
+    return found
+
+
+def test_a_remark_that_cannot_be_written_does_not_end_the_following(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: with stderr on a full disk, or a pipe that nobody reads, it hung for ever."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        assert ended(Lost()) == [None]
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_what_nobody_foresaw_ends_the_following() -> None:
+    """Regression: the thread that waits for events died of it, and the command hung for ever."""
+    error = RuntimeError("unforeseen")
+    assert ended(Lost(error)) == [error]
