@@ -341,7 +341,7 @@ async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> L
                     code="too_many_at_once" if degraded is None else "degraded",
                     message=degraded or "too many others are enrolling just now",
                     permanent=False,
-                    retry_after_ms=int(retry_after) * 1000,
+                    retry_after_ms=round(_soon_s(retry_after) * 1000),
                 )
             ) from error
         raise SocketLost(f"{url} is no orchestrator: HTTP {error.status}") from error
@@ -355,6 +355,15 @@ async def dial(http: aiohttp.ClientSession, url: str, card: dict[str, str]) -> L
     except (aiohttp.ClientError, OSError) as error:
         raise SocketLost(f"no connection to {url}: {error}") from error
     return Link(ws)
+
+
+def _soon_s(named: str) -> float:
+    """For how long to stay away when so many seconds are named: by a proxy, it may be for hours.
+
+    The server may be back long before.
+    """
+    # Of too many digits Python makes no number.
+    return min(float(named[:9]), RETRY_MAX_S)
 
 
 def _why_none(error: OSError) -> str:

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from swamp.protocol import WORKER_HEADER, calling_card
-from swamp.worker.link import EnrollmentRefused, SocketLost, dial
+from swamp.worker.link import RETRY_MAX_S, EnrollmentRefused, SocketLost, dial
 
 CARD = calling_card("t.secret", "m")
 
@@ -35,6 +35,15 @@ async def test_a_server_with_too_many_says_when_to_come_back() -> None:
     with pytest.raises(EnrollmentRefused) as refused:
         await dialled({"Retry-After": "2"})
     assert (refused.value.permanent, refused.value.retry_after_s) == (False, 2.0)
+
+
+@pytest.mark.parametrize("after", ["3600", "9" * 25, "9" * 400, "9" * 5000])
+async def test_whoever_names_a_time_too_long_is_asked_again_all_the_same(after: str) -> None:
+    """Regression: a worker slept for as long as a proxy said, an hour or a million years; what it
+    ran was lost with the grace window. More digits ended the worker."""
+    with pytest.raises(EnrollmentRefused) as refused:
+        await dialled({"Retry-After": after})
+    assert refused.value.retry_after_s == RETRY_MAX_S
 
 
 @pytest.mark.parametrize(
