@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 import time
 from contextlib import suppress
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swamp.execute.processes import Birth, kill_marked
+from swamp.execute.removal import remove_tree
 
 _READY_MAX = 8
 _READY_FOR_S = 5.0
@@ -103,7 +103,7 @@ class Leftovers:
         if scratch.path in self._full:
             self._full.discard(scratch.path)
             # Not in that turn: a big folder takes long, and others wait for theirs.
-            await asyncio.to_thread(shutil.rmtree, scratch.path, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, scratch.path)
 
     def _use_again(self, scratch: Scratch) -> None:
         now_s = time.monotonic()

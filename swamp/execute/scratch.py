@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swamp.execute.processes import kill_descendants
+from swamp.execute.removal import remove_tree
 
 IDENTITY = "made-as"
 """The file in a folder that says which one it was made as: device and inode."""
@@ -65,7 +66,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it, and give the lock up. Blocks."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove(self.folder)
         os.close(self._lock)
 
 
@@ -158,9 +159,25 @@ def _end(dead: dict[Path, int]) -> Ended:
     families = [path.name.partition("-")[2] for path in made]
     killed = kill_descendants(*families) if families else 0
     for path, lock in dead.items():
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(lock)
     return Ended(killed, len(dead) - len(made))
+
+
+def _remove(folder: Path) -> None:
+    """Remove it, and last of all the file that says which one it is.
+
+    Without that, what is left of a copy, or a removal that is cut short leaves, would be a proof.
+    """
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            elif entry.name != IDENTITY:
+                with suppress(OSError):
+                    os.unlink(entry)
+        if set(os.listdir(folder)) <= {IDENTITY}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open(folder: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,27 @@ async def test_a_file_that_shows_in_no_time_is_found(
     a_file(Path(scratch.path))
     await left.clear("family.1", scratch, None)
     assert not there(scratch)
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+async def test_a_folder_that_a_step_closed_goes_as_well(
+    tmp_path: Path, permission_bits: Callable[[], AbstractContextManager[None]], mode: int
+) -> None:
+    """Regression: what a step left in folders without write permission, as Go does with its
+    modules, stayed there: step by step, until the disk was full."""
+    left = Leftovers(tmp_path)
+    with permission_bits():
+        scratch = await left.new_scratch()
+        for name in ("one", "one/two", "three"):
+            os.mkdir(f"{scratch.path}/{name}")
+            a_file(Path(scratch.path, name))
+        os.symlink(tmp_path, f"{scratch.path}/elsewhere")
+        kept = os.lstat(tmp_path).st_mode
+        for name in ("one/two", "one", "three", ""):
+            os.chmod(f"{scratch.path}/{name}", mode)
+        await left.clear("family.1", scratch, None)
+    assert not there(scratch)
+    assert os.lstat(tmp_path).st_mode == kept
 
 
 async def test_an_old_folder_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

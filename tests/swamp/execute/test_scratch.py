@@ -146,6 +146,32 @@ def test_a_copy_of_a_living_one_is_removed_and_nothing_is_ended(
     again.remove()
 
 
+def test_a_copy_that_could_not_be_removed_is_still_a_copy(
+    tmp_path: Path, owners: tuple[Owner, Owner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: its removal was cut short, or came to nothing as it held what cannot be removed.
+    It no longer said which one it was then, and the next start killed what the original ran."""
+    copied = tmp_path.with_name(f"{tmp_path.name}-copied")
+    subprocess.run(["cp", "-a", tmp_path, copied], check=True)
+    remove = os.unlink
+
+    def refuse(path: Any, *rest: Any, **options: Any) -> None:
+        if os.path.basename(path) == "full":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        remove(path, *rest, **options)
+
+    with monkeypatch.context() as kept:
+        kept.setattr(os, "unlink", refuse)
+        own = take_scratch(copied)
+    for _ in range(2):
+        assert (own.killed, own.copies) == (0, 2)
+        assert all(owner.runs() for owner in owners)
+        own.remove()
+        own = take_scratch(copied)
+    assert (own.killed, own.copies) == (0, 0)
+    own.remove()
+
+
 def test_a_folder_that_was_moved_is_the_one_it_was(
     tmp_path: Path, owners: tuple[Owner, Owner]
 ) -> None:
