@@ -9,7 +9,7 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from datastore.errors import alone
@@ -25,6 +25,9 @@ _PROGRAM = (
 )
 _RESTART_S = 1.0
 """A guard that lived for less than this is not replaced any faster."""
+
+END_WITHIN_S = 30.0
+"""Longer than a guard takes at its end, also where it reports a death to nobody, seconds."""
 
 
 class Guard:
@@ -123,7 +126,13 @@ class Guard:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
-            await process.wait()
+            try:
+                async with asyncio.timeout(END_WITHIN_S):
+                    await process.wait()
+            except TimeoutError:
+                # It was stopped, say: no work is left that it could end.
+                process.kill()
+                await process.wait()
         if failed is not None:
             raise failed
 
@@ -136,7 +145,9 @@ class Guard:
             # At once, so that the worker is not without one; unless that one ended at once, too.
             if loop.time() - began < _RESTART_S:
                 await asyncio.sleep(_RESTART_S)
-            await self._start(groups)
+            # Where nothing can be started just now, what runs is not ended for that.
+            with suppress(OSError):
+                await self._start(groups)
 
     async def _start(self, groups: GroupTable) -> None:
         # Its own session: a Ctrl-C in the worker's terminal must not reach it. It holds none of

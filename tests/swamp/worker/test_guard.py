@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_orchestrator import Orchestrator, RunningWorker, Socket, shell
@@ -351,6 +353,43 @@ async def test_guard_that_was_killed_is_replaced_and_knows_what_runs(
         while guard.pid == first:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await runner.wait() == -signal.SIGKILL
+
+
+async def test_worker_whose_guard_is_stopped_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: it waited for the end of its guard for ever."""
+    monkeypatch.setattr(guarding, "END_WITHIN_S", 0.1)
+    async with asyncio.timeout(5):
+        async with guarding.Guard().running() as guard:
+            assert guard.pid is not None
+            ended = asyncio.ensure_future(end_of(guard.pid))
+            os.kill(guard.pid, signal.SIGSTOP)
+        await ended
+
+
+async def test_guard_that_cannot_be_replaced_yet_costs_no_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Regression: where no process more may be for a moment, the worker ended with its runners."""
+    monkeypatch.setattr(guarding, "_RESTART_S", 0.01)
+    start, refused = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def refuse_once(*command: Any, **options: Any) -> Process:
+        if not refused.is_set():
+            refused.set()
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return await start(*command, **options)
+
+    async with guarding.Guard().running() as guard:
+        first = guard.pid
+        assert first is not None
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
+        os.kill(first, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            await refused.wait()
+            while guard.pid in (None, first):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_drained_worker_process_leaves_no_guard(
