@@ -37,6 +37,8 @@ SLOW_S = 3.0
 SOCKET_WAIT_S, START_WAIT_S = 2.0, 60.0
 _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
+_NOT_NOW = (502, 503, 504)
+"""A server that does not serve yet, or a proxy before it, says so: as if nobody listened."""
 _TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
 
 
@@ -238,7 +240,7 @@ class Client:
         try:
             response = self._ask(connection, "GET", path, None)
             if response.status >= 400:
-                _answer(response.status, response.read(), self._address.shown)
+                _answer(response.status, response.read(), self._address.shown, later=_NOT_NOW)
             while line := response.readline():
                 if line.strip():
                     yield _event(line, self._address.shown)
@@ -370,7 +372,7 @@ def _of_socket(path: Path) -> _Address:
     return _Address(shown=str(path), socket=path)
 
 
-def _answer(status: int, body: bytes, shown: str) -> Any:
+def _answer(status: int, body: bytes, shown: str, later: tuple[int, ...] = ()) -> Any:
     try:
         answer = json.loads(body)
     except ValueError:
@@ -379,6 +381,8 @@ def _answer(status: int, body: bytes, shown: str) -> Any:
     if status >= 400:
         said = answer if isinstance(answer, dict) else {}
         message = said.get("error", f"the server answered {status}")
+        if status in later:
+            raise Unreachable(str(message))
         raise ServerError(str(message), str(said.get("code", f"http_{status}")))
     return answer
 

@@ -231,6 +231,29 @@ def test_whoever_waits_long_is_told_for_whom(monkeypatch: pytest.MonkeyPatch) ->
     assert lines == [f"waiting for the server at {url}…", "waiting for the server (pid 42)…"]
 
 
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_server_that_does_not_serve_yet_is_asked_for_its_events_again(status: int) -> None:
+    """Regression: a server that was started again on a full disk, and waits for room, ended the
+    following of a run at once, and without a word on the run."""
+    asked: list[str] = []
+
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        if len(asked) == 1:
+            stream(request, event(1))
+        elif len(asked) == 2:
+            answering(status, {"error": "waits for room", "code": "starting"})(request)
+        else:
+            stream(request, event(2, "run_completed"))
+
+    details: list[str] = []
+    with serving(handle) as url:
+        client = Client(url, sleep=lambda s: None)
+        got = list(client.events("r", detail=details.append))
+    assert [item["seq"] for item in got] == [1, 2]
+    assert ["waits for room" in line for line in details] == [True]
+
+
 @pytest.mark.parametrize("line", [b"[]", b"{}", b"12", b'{"seq": "1", "kind": "output"}', b"{"])
 def test_what_is_no_event_is_no_answer_of_a_server(line: bytes) -> None:
     """Regression: whoever answers in JSON and is no swamp was a traceback, and no end."""
