@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -62,17 +63,22 @@ def start_child(
     output: tuple[int, int],
 ) -> Child:
     """Start it with nothing to read and its two output streams; OSError when that fails."""
-    return Child(
-        subprocess.Popen(
-            command,
-            stdin=_nothing(),
-            stdout=output[0],
-            stderr=output[1],
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-        )
+    process = subprocess.Popen(
+        command,
+        stdin=_nothing(),
+        stdout=output[0],
+        stderr=output[1],
+        cwd=directory,
+        env=environment,
+        start_new_session=True,
     )
+    try:
+        return Child(process)
+    except BaseException:
+        # Nobody would be told of its end, nor know that it is there.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
 
 
 @cache
