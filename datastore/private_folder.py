@@ -51,8 +51,9 @@ class PrivateFolder:
 
     async def keep(self) -> None:
         """Look again and again until cancelled; RepositoryMoved once that has to end."""
-        await asyncio.to_thread(self._folders.hold)
         try:
+            with self._unseen.caught():
+                await asyncio.to_thread(self._folders.hold)
             while True:
                 await asyncio.sleep(LOOK_S)
                 await self._look()

@@ -26,6 +26,7 @@ from datastore.lock import RepositoryLock
 from datastore.private_folder import PrivateFolder
 from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
+from datastore.watched_folders import WatchedFolders
 
 
 class Served:
@@ -211,6 +212,26 @@ async def test_that_no_file_can_be_opened_is_told_as_that(
     assert caplog.messages[0].startswith(".swamp/ cannot be looked at: ")
     await served.until(lambda: len(caplog.messages) > 1)
     assert caplog.messages[1].startswith("no longer so: ") and "removed" not in caplog.text
+
+
+async def test_to_begin_without_a_file_to_open_ends_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Regression: it ended the whole server, where a moment later it would have been told."""
+
+    def refuse(self: WatchedFolders) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    another = PrivateFolder(served.layout, served.lock, served.engine, served.events)
+    with monkeypatch.context() as patched:
+        patched.setattr(WatchedFolders, "hold", refuse)
+        keeping = asyncio.ensure_future(another.keep())
+        await served.until(lambda: another.trouble is not None or keeping.done())
+    await served.until(lambda: another.trouble is None or keeping.done())
+    assert not keeping.done()
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    assert caplog.messages[0].startswith(".swamp/ cannot be looked at: Too many open files")
 
 
 async def test_a_root_that_is_another_folder_is_left_alone(tmp_path: Path) -> None:
