@@ -1,4 +1,4 @@
-"""While the disk refuses writes no slot is given away: no dispatch could leave.
+"""While the disk refuses writes no slot is given away: no dispatch could leave, or no result come.
 
 It is noticed by whoever asks, and over once the disk has taken all that it had refused.
 """
@@ -30,7 +30,7 @@ class DiskHold:
 
     def on(self) -> bool:
         """Whether the disk refuses writes, or has not taken yet what it had refused."""
-        if self._began_s is None and self._store.trouble is not None:
+        if self._began_s is None and self._store.hold is not None:
             self._began_s = asyncio.get_running_loop().time()
             self._store.after_barrier(self._look)
         return self._began_s is not None
@@ -46,8 +46,8 @@ class DiskHold:
     def _look(self) -> None:
         assert self._began_s is not None
         loop = asyncio.get_running_loop()
-        if self._store.trouble is not None:
-            # By the next refusal already, or the writer has ended by an error of ours.
+        if self._store.hold is not None:
+            # By the next refusal already, or it is the events of runs that cannot be written.
             loop.call_later(LOOK_AGAIN_S, self._store.after_barrier, self._look)
             return
         self._lasted.append((self._began_s, loop.time()))

@@ -135,7 +135,7 @@ class LeaseController:
         """
         now_s = asyncio.get_running_loop().time()
         number, since = asked[lease.name]
-        if self._store.trouble is not None or self._link.holds_up(lease.name):
+        if self._store.hold is not None or self._link.holds_up(lease.name):
             since = now_s
             asked[lease.name] = (number, since)
         left_s = timeout_s - (now_s - since)

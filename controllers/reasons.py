@@ -87,9 +87,10 @@ class Reasons:
         return reason
 
     def _unless_disk(self, reason: Reason) -> Reason:
-        """That reason; but if there is a free slot, and the disk holds it back, that."""
-        trouble = self._store.trouble
-        if trouble is None or reason.code != "fits":
+        """That reason; but where there would be a slot, or be one soon, and the disk holds it back,
+        that: it may hold back the results of what has the slots as well."""
+        trouble = self._store.hold
+        if trouble is None or reason.code not in ("fits", "full"):
             return reason
         return Reason("degraded", f"no step is placed while the disk refuses writes: {trouble}")
 

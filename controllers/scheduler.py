@@ -112,8 +112,9 @@ class Scheduler:
             self.place()
             return None
         if key == RENEW:
-            # No record could be brought up to date while the disk refuses; the queue says why.
-            return Wait(RENEW_EVERY_S) if self._hold.on() else self._renewal.some()
+            # No record can be brought up to date while the disk refuses; the queue says why.
+            held = self._hold.on() and self._store.trouble is not None
+            return Wait(RENEW_EVERY_S) if held else self._renewal.some()
         if key.startswith(PAUSE):
             self._pauses.look_at(key.removeprefix(PAUSE))
             self._awake.update(self._room.groups)

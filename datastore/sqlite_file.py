@@ -21,6 +21,9 @@ IsHere = Callable[[], bool]
 Expect = Callable[[], None]
 """OSError where nothing may be written."""
 
+_KEPT_BACK_BYTES = 64 << 20
+"""More than any file system keeps back."""
+
 _FRAME_HEADER = 24
 """Bytes before each page in a WAL."""
 _BROKEN = frozenset({sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -64,11 +67,17 @@ def checkpoint(path: Path) -> int:
 def is_full(folder: Path) -> bool:
     """Whether this process could not write one block more to the disk of the folder.
 
-    Not told by every file system: a quota shows only when it is met.
+    Of what is told to be free, a file system may keep some back (ext4, for its own needs, from
+    everybody): so where little is left, it is tried. A quota shows only when it is met.
     """
     found = os.statvfs(folder)
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-    return found.f_blocks > 0 and free == 0
+    if not found.f_blocks or free * found.f_frsize > _KEPT_BACK_BYTES:
+        return False
+    # Here, as commands that only read start faster without it.
+    from datastore.room import has_room
+
+    return free == 0 or not has_room(folder, found.f_frsize)
 
 
 def make_room_in_wal(path: Path, size: int) -> None:

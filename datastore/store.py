@@ -119,6 +119,7 @@ class Store:
         self._durable = 0
         self._after: deque[tuple[int, Callable[[], None]]] = deque()
         self._desired: dict[tuple[str, str], DesiredFile] = {}
+        self._heeded: Callable[[], str | None] = lambda: None
 
     # -- loading ---------------------------------------------------------------------------------
 
@@ -337,6 +338,15 @@ class Store:
     def trouble(self) -> str | None:
         """Why the disk refuses writes; None while it takes them."""
         return self._journal.trouble
+
+    def heed(self, trouble: Callable[[], str | None]) -> None:
+        """Ask this as well before anything new is begun."""
+        self._heeded = trouble
+
+    @property
+    def hold(self) -> str | None:
+        """Why nothing new may be begun: the disk refuses writes, or what follows from them."""
+        return self._journal.trouble or self._heeded()
 
     # -- watching --------------------------------------------------------------------------------
 

@@ -197,7 +197,7 @@ def _leased(lease: Lease) -> View:
 def _delay(lease: Lease) -> str | None:
     """What keeps a step that runs from its end, as far as the server knows."""
     if lease.spec.cancel:
-        return "to be cancelled: its worker has not ended it yet"
+        return "to be cancelled: its end is not known yet"
     if lease.state != "recovering" or lease.status is None:
         return None
     return f"its worker is away since {lease.status.recovering_at}"

@@ -163,6 +163,12 @@ def refuse_if_degraded(store: Store) -> None:
         raise Degraded(f"nothing new is taken on: {store.trouble}")
 
 
+def refuse_if_held(store: Store) -> None:
+    """Degraded while nothing new may be begun: also where only results cannot be taken."""
+    if store.hold is not None:
+        raise Degraded(f"nothing new is taken on: {store.hold}")
+
+
 async def trouble_before_barrier(store: Store) -> str | None:
     """None once everything that memory shows is on disk, else why it is not.
 

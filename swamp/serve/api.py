@@ -28,6 +28,7 @@ from swamp.serve.answers import (
     done,
     health,
     refuse_if_degraded,
+    refuse_if_held,
     told,
     unless_degraded,
 )
@@ -79,7 +80,7 @@ class Api:
 
     async def health(self, request: web.Request) -> web.Response:
         served = self._served
-        takes_work = self._store.trouble is None and served.only_run is None
+        takes_work = self._store.hold is None and served.only_run is None
         problems, keep = len(served.problems()), served.manager.retention.keep
         return web.json_response(health(served.degraded, takes_work, problems, keep))
 
@@ -147,7 +148,7 @@ class Api:
         )
 
     async def start_run(self, request: web.Request) -> web.Response:
-        refuse_if_degraded(self._store)
+        refuse_if_held(self._store)
         # What these two must be is said where they are used.
         optional = {"inputs": object, "priority": object}
         body = await body_of(request, {"workflow": str}, optional, passed_over=("initiatedBy",))

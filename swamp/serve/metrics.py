@@ -66,7 +66,7 @@ class Metrics:
                 About("swamp_worker_slots", "Slots of connected workers.", ("worker", "state")),
                 slots,
             ),
-            Gauge(About("swamp_workers", "Workers that ever enrolled.", ("state",)), workers),
+            Gauge(About("swamp_workers", "Workers that are known.", ("state",)), workers),
             *served.measured(),
             Gauge(
                 About("swamp_index_records", "Records in memory and index.", ("kind",)),

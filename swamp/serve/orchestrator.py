@@ -167,6 +167,7 @@ class Orchestrator:
     async def _serve(self, store: Store, engine: OpenedEngine, found: LoadReport) -> None:
         layout = self._layout
         events = EventLog(layout.events, self._clock, store.after_barrier, layout.expect_root)
+        store.heed(lambda: events.trouble)
         catalog, desired = Catalog(layout.root, index=engine.definitions), DesiredTree(layout)
         watch = FileWatch(
             layout, store, (desired, catalog), engine, events=self._options.file_events
@@ -188,8 +189,7 @@ class Orchestrator:
         tokens = SharedLooks(look_at_token)
 
         async def fresh_token(name: str) -> None:
-            enrolling = observer.enrolling()
-            enrolling.looked(await tokens.fresh(name))
+            observer.enrolling().looked(await tokens.fresh(name))
 
         credentials = Credentials(await asyncio.to_thread(load_or_make, layout))
         secrets, outputs, data = await asyncio.to_thread(self._step_data, store, credentials)

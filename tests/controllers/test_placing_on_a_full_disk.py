@@ -108,3 +108,23 @@ async def test_a_step_that_no_worker_can_take_has_its_limit_afterwards(
     passed_s = 111.0
     await world.scheduler.reconcile(WAITS)
     assert world.state == "timed_out"
+
+
+async def test_nothing_is_placed_either_while_results_cannot_be_taken() -> None:
+    """Regression: the journal had room, the events of runs had none; results waited for these, kept
+    their slots, and what waited for a slot failed by its `queueTimeout`."""
+    events: list[str | None] = ["events of runs cannot be written"]
+    world = World()
+    world.store.heed(lambda: events[0])
+    world.disk.recover()
+    await world.look()
+    assert not world.store.has(LEASES, WAITS)
+    await world.scheduler.reconcile(RENEW)
+    status = world.store.get(PENDING, WAITS).status
+    assert status is not None and status.reason is not None
+    assert status.reason.endswith("while the disk refuses writes: events of runs cannot be written")
+    events[0] = None
+    while not world.store.has(LEASES, WAITS):
+        key = await world.scheduler.queue.get()
+        await world.scheduler.reconcile(key)
+        world.scheduler.queue.done(key)

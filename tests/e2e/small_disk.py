@@ -41,8 +41,13 @@ def on_a_small_disk(repo: Repo) -> Iterator[Repo]:
 
 
 def fill(repo: Repo) -> Path:
-    """Take every byte that is left."""
-    ballast = repo.path / "ballast"
+    """Take every byte that is left on the repository's disk."""
+    return fill_folder(repo.path)
+
+
+def fill_folder(folder: Path) -> Path:
+    """Take every byte that is left on the disk of the folder."""
+    ballast = folder / "ballast"
     with ballast.open("ab", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             while True:

@@ -385,7 +385,7 @@ def test_a_desired_file_that_is_gone_shows_in_every_view() -> None:
     ("state", "cancel", "reason"),
     [
         ("active", False, None),
-        ("active", True, "to be cancelled: its worker has not ended it yet"),
+        ("active", True, "to be cancelled: its end is not known yet"),
         ("recovering", False, f"its worker is away since {AT}"),
     ],
 )

@@ -184,6 +184,7 @@ def place_steps_on_a_full_disk() -> Iterator[None]:
         patch.object(lease, "LOOK_S", 1e9),
         patch.object(Sessions, "holds_up", lambda self, dispatch: False),
         patch.object(Store, "trouble", None),
+        patch.object(Store, "hold", None),
     ):
         yield
 
