@@ -166,6 +166,8 @@ class _OwnSocket:
     async def listen(self) -> None:
         """Listen there, whatever is there."""
         bound, self._file = await asyncio.to_thread(_bound_anew, self._layout)
+        # Nobody finds the one before any more.
+        self._listening.close()
         self._listening.enter_context(bound)
         self._listening.enter_context(Accepting(bound, self._take).open())
 
