@@ -174,6 +174,10 @@ class DispatchSecrets:
             if error.errno in NO_FILE_MORE:
                 raise
             raise _without(ref, error) from None
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            # A vault that is damaged in a way that nobody foresaw. Its words may have the secret.
+            what = f"its vault is damaged ({type(error).__name__})"
+            raise SwampError(f"secret '{ref.key}' of vault '{ref.vault}': {what}") from None
 
 
 def _without(ref: SecretRef, error: OSError) -> SwampError:

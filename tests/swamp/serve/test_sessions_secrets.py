@@ -139,11 +139,24 @@ async def test_a_secret_that_cannot_be_read_just_now_is_read_a_moment_later() ->
     assert len(world.dispatches()) == 1
 
 
-async def test_a_fault_of_the_vault_fails_the_dispatch() -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (
+            ArithmeticError("unforeseen"),
+            "its secrets cannot be read: ArithmeticError('unforeseen')",
+        ),
+        (
+            ValueError("its value"),
+            "secret 'KEY' of vault 'main': its vault is damaged (ValueError)",
+        ),
+    ],
+)
+async def test_a_fault_of_the_vault_fails_the_dispatch(fault: Exception, told: str) -> None:
     """Regression: nobody ever heard of it again; it kept its slot, and its model."""
     world = Asking()
     await world.enroll(world.wire)
-    world.refusals = [ValueError("unforeseen")]
+    world.refusals = [fault]
     world.offer()
     world.may_read.set()
     async with asyncio.timeout(5):
@@ -152,7 +165,7 @@ async def test_a_fault_of_the_vault_fails_the_dispatch() -> None:
     status = world.store.get(LEASES, DISPATCH).status
     assert status is not None and status.outcome is not None
     assert status.outcome.reason == "start_failed"
-    assert status.outcome.error == "its secrets cannot be read: ValueError('unforeseen')"
+    assert status.outcome.error == told
 
 
 def test_before_a_step_has_started_it_waits_for_such_a_secret() -> None:
