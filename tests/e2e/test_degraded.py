@@ -89,9 +89,11 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
     status, _, refused = asked(repo, "/api/v1/runs", {"workflow": "fan"})
     assert (status, refused["code"]) == (503, "degraded")
 
-    # The events of runs may have found it out; now the journal does.
     assert repo.swamp("worker", "token", "create", "w3", "--duration", "1h", code=1).stderr
-    assert re.search("journal.* full", asked(repo, "/health")[2]["degraded"])
+    (repo.base / "w2.token").write_text(late)
+    newcomer = repo.worker("w2", "--label", "pool=worker", wait=False)
+    # The events of runs found it out; now the journal does.
+    repo.until(lambda: bool(re.search("journal.* full", asked(repo, "/health")[2]["degraded"])))
     began = time.monotonic()
     status, headers, listed = asked(repo, "/api/v1/runs")
     assert time.monotonic() - began < 8, "reads answer, and do not wait for the disk (10 s)"
@@ -100,8 +102,6 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(small: Repo) -> None:
     note = repo.swamp("run", "list").stderr
     assert "degraded" in note
 
-    (repo.base / "w2.token").write_text(late)
-    newcomer = repo.worker("w2", "--label", "pool=worker", wait=False)
     assert "degraded" in repo.swamp("doctor", code=1).stdout
     assert run.poll() is None
     assert len(lines(done)) <= STEPS
