@@ -76,8 +76,8 @@ class OpeningOnceThereIsRoom:
             return await asyncio.to_thread(open_)
         except DiskFull as error:
             await self._refused(error)
+        self._say()
         async with self._answering():
-            self._say()
             while not await self._stopped():
                 if not await asyncio.to_thread(has_room, self._folder):
                     self._say()

@@ -263,7 +263,11 @@ def _start(repo: Repo, *names: str) -> list[Any]:
     """The runs, once the first attempt of each has started."""
     command = ("workflow", "run")
     runs = [repo.start(*command, name, "--server", repo.url, "--json") for name in names]
-    repo.until(lambda: all((repo.base / name).exists() for name in names), "the first attempts")
+    begun = repo.base.joinpath
+    repo.until(
+        lambda: all(begun(name).exists() and begun(name).read_text() for name in names),
+        "the first attempts",
+    )
     return runs
 
 
