@@ -138,7 +138,7 @@ class OpenedEngine:
         self._index.close()
 
     def _abandon_journal(self) -> None:
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, OSError):
             self.journal.close()
 
     def _let_go(self) -> None:

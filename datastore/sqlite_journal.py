@@ -190,8 +190,12 @@ class SqliteJournal:
             raise Degraded(f"stopped before the last changes were on disk: {self._trouble}")
 
     def close(self, delete_through: int = 0) -> None:
-        """Close the file, after `stop`; first let go of the rows up to `delete_through`."""
+        """Close the file, after `stop`; first let go of the rows up to `delete_through`.
+
+        OSError where they may be another process's by now: its numbers may have begun anew.
+        """
         try:
+            self._expect()
             self._db.execute("DELETE FROM rows WHERE seq <= ?", (delete_through,))
         finally:
             self._db.close()
@@ -341,11 +345,12 @@ class SqliteJournal:
         if through <= self._deleted_through:
             return
         try:
+            self._expect()
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("DELETE FROM rows WHERE seq <= ?", (through,))
             if through == self._delete_through and self._wal_bytes > _WAL_DUE_BYTES:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             self._no_deletion.found(error)
             self._delete_through = self._deleted_through
         else:

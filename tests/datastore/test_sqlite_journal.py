@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import signal
@@ -392,3 +393,40 @@ async def test_trouble_is_logged_once_and_its_end_too(
     other.close()
     await written(journal, Remove(WORKERS, "w"))
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+@pytest.mark.parametrize("at_its_end", [False, True])
+async def test_no_row_of_whoever_has_the_journal_by_now_is_let_go(
+    tmp_path: Path, at_its_end: bool
+) -> None:
+    """Regression: the numbers of the other one begin anew, so that its rows went as ours, and what
+    it had acknowledged was lost if it was killed before its files had followed."""
+    path, taken = tmp_path / "journal.db", False
+
+    def expect() -> None:
+        if taken:
+            raise OSError("another process serves this folder")
+
+    batches = Batches()
+    ours = SqliteJournal(path, expect=expect)
+    ours.start(asyncio.get_running_loop(), batches)
+    for number in range(3):
+        await written(ours, Put(worker(f"w{number}"), False))
+    ours.delete_through(3)
+    await until(lambda: rows_of(path) == [])
+    taken = True
+    other = SqliteJournal(path)
+    other.start(asyncio.get_running_loop(), Batches())
+    await written(other, Put(run("r1"), False))
+    (row,) = rows_of(path)
+    assert row.seq == 1, "its numbers begin anew"
+    if not at_its_end:
+        ours.delete_through(5)
+        await asyncio.to_thread(ours.stop)
+        assert rows_of(path) == [row]
+    await asyncio.to_thread(ours.stop)
+    with contextlib.suppress(OSError):
+        ours.close(delete_through=3)
+    assert rows_of(path) == [row]
+    await asyncio.to_thread(other.stop)
+    other.close()
