@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from datastore.index import Index
 from datastore.kinds import KINDS
 from datastore.layout import Layout
 from datastore.room import has_room, is_for_want_of_room
+from datastore.sqlite_file import is_full
 
 
 def of_sqlite(code: int, text: str) -> sqlite3.Error:
@@ -135,3 +137,23 @@ def test_where_the_memory_of_sqlite_finds_no_room_nothing_is_opened(
         one.with_name(one.name + "-shm").touch()
     open_engine(layout, KINDS.values()).abandon()
     assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("free", "takes", "full"),
+    [(500, False, True), (500, True, False), (0, True, True), (1 << 20, False, False)],
+)
+def test_a_disk_may_be_full_of_which_some_is_told_to_be_free(
+    free: int, takes: bool, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: ext4 keeps blocks back that it counts as free, so that the journal went on where
+    no file of a record could be written. Where much is free nothing is tried."""
+    told = os.statvfs_result((1024, 1024, 1 << 24, free, free, *os.statvfs(tmp_path)[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda folder: told)
+    if not takes:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise of_system(errno.ENOSPC)
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert is_full(tmp_path) is full

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import shlex
-import shutil
 import signal
 import sys
 import threading
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from harness import Repo
 
 CURL = 'curl -fsS -H "Authorization: Bearer $SWAMP_DATA_TOKEN"'
@@ -153,12 +151,9 @@ def test_a_step_on_the_server_itself_puts_too(repo: Repo) -> None:
 
 def test_steps_that_put_find_swamp_though_it_is_in_no_path(repo: Repo) -> None:
     """Regression: `swamp: not found`, where worker or server were started by an absolute path."""
-    repo.env["PATH"] = os.defpath
-    if (
-        shutil.which("swamp", path=os.defpath)
-        or not (Path(sys.executable).parent / "swamp").exists()
-    ):
-        pytest.skip("it is in every path here, or installed nowhere")
+    nowhere = repo.base / "nowhere"
+    nowhere.mkdir()
+    repo.env["PATH"] = str(nowhere)
     step = {"name": "one", "outputs": ["x"], "run": "echo hi | swamp data put x -; echo $PATH"}
     workflow(repo, "own", [step], placed=False)
     workflow(repo, "far", [step])
@@ -170,10 +165,10 @@ def test_steps_that_put_find_swamp_though_it_is_in_no_path(repo: Repo) -> None:
         repo.swamp("workflow", "run", name, "--server", repo.url)
         assert repo.swamp("data", "get", f"{name}-one", "x").stdout == "hi\n"
         path = steps_of(repo, name)["one"]["outcome"]["stdout"].strip().splitlines()[-1]
-        assert path == f"{os.defpath}:{Path(sys.executable).parent}"
+        assert path == f"{nowhere}:{Path(sys.executable).parent}"
     repo.swamp("workflow", "run", "plain", "--server", repo.url)
     # What puts nothing has the worker's own, as it is.
-    assert steps_of(repo, "plain")["one"]["outcome"]["stdout"].strip() == os.defpath
+    assert steps_of(repo, "plain")["one"]["outcome"]["stdout"].strip() == str(nowhere)
 
 
 def test_what_was_not_declared_is_refused_and_the_credential_ends_with_the_step(
