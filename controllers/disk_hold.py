@@ -47,7 +47,8 @@ class DiskHold:
         assert self._began_s is not None
         loop = asyncio.get_running_loop()
         if self._store.hold is not None:
-            # By the next refusal already, or it is the events of runs that cannot be written.
+            # By the next refusal already; or it is the events of runs that cannot be written, or
+            # the writer has ended by an error of ours.
             loop.call_later(LOOK_AGAIN_S, self._store.after_barrier, self._look)
             return
         self._lasted.append((self._began_s, loop.time()))

@@ -156,12 +156,12 @@ class LeaseController:
             self._end_cancelled(lease)
             return None
         now_s = asyncio.get_running_loop().time()
-        begins = lease.name not in self._away_since
-        if begins:
+        is_new = False
+        if lease.name not in self._away_since:
             before_s = self._away_before_s(lease)
             self._away_since[lease.name] = now_s - before_s
-            # A whole one, which a restart would count from where an earlier one began.
-            begins = before_s == 0.0
+            # A restart would count a whole one from where an earlier one began.
+            is_new = before_s == 0.0
         since = self._away_since[lease.name]
         left_s = self._grace_s - (now_s - since)
         if left_s <= 0 and lease.spec.cancel:
@@ -169,7 +169,7 @@ class LeaseController:
         elif left_s <= 0:
             why = self._token_ended(lease) or f"away for longer than {self._grace_s:g}s"
             self._lose(lease, f"{WORKER_LOST}: {why}")
-        elif lease.status.state != "recovering" or begins or self._window_is_unsaid(lease):
+        elif lease.status.state != "recovering" or is_new or self._window_is_unsaid(lease):
             began = self._clock.now() - timedelta(seconds=now_s - since)
             self._move(lease, "recovering", recovering_at=stamp(began))
         return Wait(left_s) if left_s > 0 else None

@@ -12,7 +12,6 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from datastore.sqlite_file import (
     inode_of,
     is_broken,
     put_rows,
+    transaction,
     wal_path,
     was_removed,
 )
@@ -163,7 +163,7 @@ class Index:
         """Write definitions and remove others, by path, all in one transaction."""
         if self.removed:
             self._move()
-        with _transaction(self._db):
+        with transaction(self._db):
             _put_definitions(self._db, puts)
             delete = f"DELETE FROM {DEFINITIONS} WHERE path = ?"
             self._db.executemany(delete, ((path,) for path in removals))
@@ -206,7 +206,7 @@ class Index:
         db, inode = self._open()
         try:
             _write(db, rows, ())
-            with _transaction(db):
+            with transaction(db):
                 _put_definitions(db, definitions)
         except BaseException:
             db.close()
@@ -251,7 +251,7 @@ def _write(
     puts: Iterable[tuple[str, IndexRow]],
     removals: Iterable[tuple[str, str]],
 ) -> None:
-    with _transaction(db):
+    with transaction(db):
         rows: dict[str, list[tuple[Any, ...]]] = {}
         for kind, row in puts:
             columns = (row.name, *_columns(row.stat), row.finished, row.document)
@@ -264,18 +264,6 @@ def _write(
 
 def _put_definitions(db: sqlite3.Connection, puts: Iterable[DefinitionRow]) -> None:
     put_rows(db, DEFINITIONS, [(row.path, *_columns(row.stat), *row[2:]) for row in puts])
-
-
-@contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 def _columns(stat: Stat | Edition) -> tuple[int, int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,19 @@ def clear_place(path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All that is written meanwhile, or none of it."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
 def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert rows of one length into the table, in the place of those with the same key."""
     at = 0
@@ -195,15 +209,9 @@ def put_whole(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]
         # One statement is a transaction by itself.
         put_rows(db, table, rows)
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         # In place of the very same rows: a COMMIT that failed may have left them behind.
         put_rows(db, table, rows)
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 def to_json(document: Any) -> bytes:
