@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from datastore.errors import SwampError
 from datastore.regular_file import read_bytes
-from swamp.dialling import DEGRADED_HEADER, fits_header, is_host
+from swamp.dialling import DEGRADED_HEADER, VERSION_HEADER, fits_header, is_host
 from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
 _NOT_NOW = (502, 503, 504)
 """A server that does not serve yet, or a proxy before it, says so: as if nobody listened."""
+_QUOTED_BYTES = 200
 _TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
 
 
@@ -228,7 +229,7 @@ class Client:
         try:
             response = self._ask(connection, method, path, body, within_s)
             self.degraded = response.getheader(DEGRADED_HEADER)
-            return _answer(response.status, response.read(), self._address.shown)
+            return _answer(response, self._address.shown)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
         finally:
@@ -239,8 +240,8 @@ class Client:
         connection = self._address.connection(self._trust)
         try:
             response = self._ask(connection, "GET", path, None)
-            if response.status >= 400:
-                _answer(response.status, response.read(), self._address.shown, later=_NOT_NOW)
+            if response.status >= 400 or not response.getheader(VERSION_HEADER):
+                _answer(response, self._address.shown, later=_NOT_NOW)
             while line := response.readline():
                 if line.strip():
                     yield _event(line, self._address.shown)
@@ -372,11 +373,13 @@ def _of_socket(path: Path) -> _Address:
     return _Address(shown=str(path), socket=path)
 
 
-def _answer(status: int, body: bytes, shown: str, later: tuple[int, ...] = ()) -> Any:
+def _answer(response: http.client.HTTPResponse, shown: str, later: tuple[int, ...] = ()) -> Any:
+    status, signed = response.status, response.getheader(VERSION_HEADER)
+    body = response.read() if signed else response.read(_QUOTED_BYTES)
     try:
-        answer = json.loads(body)
+        answer = json.loads(body if signed else b"")
     except ValueError:
-        text = body[:200].decode(errors="replace").strip().replace("\n", " ")
+        text = body[:_QUOTED_BYTES].decode(errors="replace").strip().replace("\n", " ")
         raise Unreachable(f"{shown} is no swamp server: it answered {status} {text!r}") from None
     if status >= 400:
         said = answer if isinstance(answer, dict) else {}

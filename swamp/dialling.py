@@ -5,6 +5,9 @@ from __future__ import annotations
 DEGRADED_HEADER = "Swamp-Degraded"
 """Of an answer: why the server's disk refuses."""
 
+VERSION_HEADER = "Swamp-Version"
+"""Of every answer: which swamp gives it. What has none comes from something else."""
+
 _PART_MAX = 63
 
 

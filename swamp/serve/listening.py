@@ -23,6 +23,8 @@ from datastore.errors import SwampError
 from datastore.layout import Layout, make_folder
 from datastore.room import NO_ROOM
 from datastore.trouble import Trouble
+from swamp import __version__
+from swamp.dialling import VERSION_HEADER
 from swamp.serve import peers_fault
 from swamp.serve.accepting import Accepting
 from swamp.serve.answers import ADMIN, Handler, errors_as_json, with_expectations
@@ -108,6 +110,7 @@ def application(
 
 def runner_of(app: web.Application) -> web.AppRunner:
     """What runs an application here: quiet, patient with nobody, and deaf to signals."""
+    app.on_response_prepare.append(_sign)
     return web.AppRunner(
         app,
         access_log=None,
@@ -116,6 +119,10 @@ def runner_of(app: web.Application) -> web.AppRunner:
         keepalive_timeout=IDLE_S,
         shutdown_timeout=CLOSE_WITHIN_S,
     )
+
+
+async def _sign(_: web.Request, answer: web.StreamResponse) -> None:
+    answer.headers[VERSION_HEADER] = __version__
 
 
 @contextlib.asynccontextmanager

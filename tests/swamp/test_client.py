@@ -16,6 +16,7 @@ import pytest
 from datastore.errors import SwampError
 from datastore.layout import Layout
 from swamp.client import Client, NoSuchEvent, ServerError, Unreachable, local_client
+from swamp.dialling import VERSION_HEADER
 
 Handle = Callable[[BaseHTTPRequestHandler], None]
 
@@ -63,8 +64,12 @@ def serving(handle: Handle, path: Path | None = None) -> Iterator[str]:
         thread.join()
 
 
-def answer(request: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+def answer(
+    request: BaseHTTPRequestHandler, status: int, body: bytes, *, signed: bool = True
+) -> None:
     request.send_response(status)
+    if signed:
+        request.send_header(VERSION_HEADER, "1.2.3")
     request.send_header("Content-Length", str(len(body)))
     request.end_headers()
     request.wfile.write(body)
@@ -128,12 +133,25 @@ def test_a_refused_connection_says_what_to_do_in_one_line() -> None:
         Client(url).get("/health")
 
 
-def test_something_else_at_that_port_is_named_as_such() -> None:
-    def handle(request: BaseHTTPRequestHandler) -> None:
-        answer(request, 200, b"<html>\nhi</html>")
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("body", [b"<html>\nhi</html>", b"{}", b"[]", b"null", b'{"runs": 7}'])
+def test_something_else_at_that_port_is_named_as_such(status: int, body: bytes) -> None:
+    """Regression: what answered in JSON was taken for a server, and most commands then ended in a
+    traceback."""
 
-    with serving(handle) as url, pytest.raises(Unreachable, match="is no swamp server"):
-        Client(url).get("/health")
+    def handle(request: BaseHTTPRequestHandler) -> None:
+        answer(request, status, body, signed=False)
+
+    times = iter([0.0, 100.0])
+    with serving(handle) as url:
+        client = Client(url, sleep=lambda s: None, now=lambda: next(times))
+        expected = f"is no swamp server: it answered {status} '"
+        with pytest.raises(Unreachable, match=expected):
+            client.get("/api/v1/runs")
+        with pytest.raises(Unreachable, match=expected):
+            client.post("/api/v1/runs")
+        with pytest.raises(Unreachable, match=expected):
+            list(client.events("r"))
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:9090", "http://", "http://x:port", ""])
@@ -152,6 +170,7 @@ def event(seq: int, kind: str = "output") -> bytes:
 def stream(request: BaseHTTPRequestHandler, body: bytes) -> None:
     """What a server sends that dies afterwards: no length, no end marker."""
     request.send_response(200)
+    request.send_header(VERSION_HEADER, "1.2.3")
     request.end_headers()
     request.wfile.write(body)
 

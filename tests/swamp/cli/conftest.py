@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from datastore.layout import Layout
+from swamp import __version__
 from swamp.cli import main
+from swamp.dialling import VERSION_HEADER
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,13 @@ class FakeServer:
             (request.command, path), (404, {"error": f"nothing at {path}", "code": "not_found"})
         )
         request.send_response(status)
+        request.send_header(VERSION_HEADER, __version__)
         request.end_headers()
         request.wfile.write(json.dumps(answer).encode())
 
     def _stream(self, request: BaseHTTPRequestHandler) -> None:
         request.send_response(200)
+        request.send_header(VERSION_HEADER, __version__)
         request.end_headers()
         self.on_events()
         after = int(request.path.partition("after=")[2].partition("&")[0])
