@@ -151,7 +151,7 @@ class Catalog:
         """
         if self._index is None:
             return
-        parsed = self._parts
+        parsed, all_noted = self._parts, True
         files: dict[str, DefinitionFile] = {}
         for view in self._views.values():
             files |= view.files
@@ -162,22 +162,23 @@ class Catalog:
             if self._kept.get(path) != file.stat and (row := file.to_keep(path)) is not None:
                 puts.append(row)
             if len(puts) == ROWS_MOST:
-                self._note(puts, removals, files if parsed > PARTS_MOST else {})
+                all_noted &= self._note(puts, removals, files if parsed > PARTS_MOST else {})
                 puts, removals = [], []
         if puts or removals:
-            self._note(puts, removals, files if parsed > PARTS_MOST else {})
-        with self._lock:
-            self._parts -= parsed
+            all_noted &= self._note(puts, removals, files if parsed > PARTS_MOST else {})
+        if all_noted:
+            with self._lock:
+                self._parts -= parsed
 
     def _note(
         self,
         puts: list[DefinitionRow],
         removals: list[str],
         to_put_away: Mapping[str, DefinitionFile],
-    ) -> None:
+    ) -> bool:
         assert self._index is not None
         if not self._index.update(puts, removals):
-            return
+            return False
         self._kept.update((row.path, row.stat) for row in puts)
         for path in removals:
             del self._kept[path]
@@ -185,6 +186,7 @@ class Catalog:
             file = to_put_away.get(row.path)
             if file is not None and file.claim is not None:
                 file.claim.put_away(row)
+        return True
 
     def refresh(self, paths: Iterable[Path], pause: Pause = no_pause) -> None:
         """Bring memory up to date with some files, say those that file events named."""

@@ -235,3 +235,26 @@ def test_many_definitions_are_put_away_once_the_index_has_them(
     with repo.clock.settled(repo.root):
         found.scan()
     assert found.workflow("w7").source == source
+
+
+def test_what_the_index_refused_is_put_away_another_time(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it stayed in memory as it was parsed for as long as the server lived."""
+
+    def refuse(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    found = repo.start()
+    monkeypatch.setattr(catalog, "PARTS_MOST", 20)
+    for number in range(30):
+        repo.write(f"workflows/more/{number}.yaml", WORKFLOW.format(name=f"w{number}"))
+    with repo.clock.settled(repo.root):
+        found.scan()
+    parsed = weakref.ref(found.workflow("w7"))
+    with monkeypatch.context() as full:
+        full.setattr(repo.real, "update_definitions", refuse)
+        found.keep()
+    assert parsed() is not None
+    found.keep()
+    assert parsed() is None
