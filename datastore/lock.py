@@ -41,6 +41,8 @@ class RepositoryLock:
         self._descriptor: int | None = None
         self._root: RootFolder | None = None
         self._since: datetime | None = None
+        self._found = (0, b"")
+        """When its file was last written before this process signed it, and what it told."""
         self.last_held: datetime | None = None
         """What its file tells of when somebody held it before; None where it is new."""
 
@@ -62,6 +64,7 @@ class RepositoryLock:
         self.layout = replace(self.layout, held=root)
         found = os.fstat(descriptor)
         root.lock = found.st_ino
+        self._found = (found.st_mtime_ns, os.pread(descriptor, 4096, 0))
         self.last_held = datetime.fromtimestamp(found.st_mtime, UTC) if found.st_size else None
         # A file that replaces a removed one tells since when this process has held the lock.
         self._since = self._since or self._clock.now()
@@ -98,29 +101,44 @@ class RepositoryLock:
     def renew(self) -> bool:
         """Hold the lock by a new file where the old one was removed; whether that was so.
 
-        RepositoryTaken when another process was faster: nothing may be written from then on, and
-        this one has to end. DatastoreError where the root is another folder by now: the lock of the
-        one that was served is still held.
+        RepositoryTaken when another process was faster, also where that has ended since: nothing
+        may be written from then on, and this one has to end. DatastoreError where the root is
+        another folder by now: the lock of the one that was served is still held.
         """
         assert self._descriptor is not None, "renew follows acquire"
         if inode_of(self.layout.lock) == os.fstat(self._descriptor).st_ino:
             return False
         old, self._descriptor = self._descriptor, None
+        ours = (os.fstat(old).st_mtime_ns, os.pread(old, 4096, 0))
         try:
             self.acquire()
         except RepositoryLocked as error:
-            if self._root is not None:
-                self._root.taken = True
-            raise RepositoryTaken(
-                f"{self.layout.lock} was removed while this process held it, and another has taken"
-                f" it: this one stops, and writes nothing more; {error}"
-            ) from None
+            raise self._taken("another has taken it", f"; {error}") from None
         finally:
             if self._descriptor is None:
                 self._descriptor = old
             else:
                 os.close(old)
+        if self._was_anothers(ours):
+            raise self._taken("another held it meanwhile", ": start again, with what it has left")
         return True
+
+    def _was_anothers(self, ours: tuple[int, bytes]) -> bool:
+        """Whether somebody held the file that was found after this process had signed its own.
+
+        Not if it is empty, or a copy of ours or of what was there before (a backup).
+        """
+        written_ns, told = self._found
+        return bool(told) and told != ours[1] and written_ns >= ours[0]
+
+    def _taken(self, how: str, then: str) -> RepositoryTaken:
+        """The error of one that has to end, and may write nothing from now on."""
+        if self._root is not None:
+            self._root.taken = True
+        return RepositoryTaken(
+            f"{self.layout.lock} was removed while this process held it, and {how}: this one stops,"
+            f" and writes nothing more{then}"
+        )
 
     def release(self) -> None:
         """Give the lock up; nothing happens when it is not held."""

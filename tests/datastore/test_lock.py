@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from datastore.errors import RepositoryLocked
+from datastore.errors import RepositoryLocked, RepositoryTaken
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock, lock_holder
 
@@ -143,3 +144,46 @@ def test_who_holds_it_is_told_on_a_full_disk(
         assert holder is not None
         assert (holder.pid, holder.held) == (os.getpid(), True)
         assert layout.lock.stat().st_size < room
+
+
+def test_a_file_that_another_held_and_let_go_of_was_taken(tmp_path: Path) -> None:
+    """Regression: who came back went on with what it knew, and the other's changes were none."""
+    layout = Layout(tmp_path)
+    with RepositoryLock(layout) as lock:
+        layout.lock.unlink()
+        RepositoryLock(layout).acquire().release()
+        with pytest.raises(RepositoryTaken, match="another held it meanwhile"):
+            lock.renew()
+        with pytest.raises(OSError, match="another process serves this folder"):
+            lock.layout.expect_not_taken()
+        with pytest.raises(RepositoryLocked):
+            RepositoryLock(layout).acquire()
+
+
+def test_a_file_whose_holder_was_killed_was_taken(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    with RepositoryLock(layout) as lock:
+        layout.lock.unlink()
+        with holder(tmp_path) as process:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        with pytest.raises(RepositoryTaken):
+            lock.renew()
+
+
+@pytest.mark.parametrize("put", ["touched", "copied", "from a backup"])
+def test_a_file_that_nobody_held_is_taken_again(tmp_path: Path, put: str) -> None:
+    layout, backup = Layout(tmp_path), tmp_path / "backup"
+    RepositoryLock(layout).acquire().release()
+    os.utime(layout.lock, (0, 0))
+    shutil.copy2(layout.lock, backup)
+    with RepositoryLock(layout) as lock:
+        if put == "copied":
+            shutil.copyfile(layout.lock, backup)
+        layout.lock.unlink()
+        if put == "touched":
+            layout.lock.touch()
+        else:
+            shutil.copy2(backup, layout.lock)
+        assert lock.renew()
+        lock.layout.expect_not_taken()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 
 from harness import Repo, free_port
@@ -31,3 +32,16 @@ def test_a_server_whose_lock_another_has_taken_ends(repo: Repo) -> None:
     other.terminate(signal.SIGKILL)
     repo.serve()
     assert repo.json("run", "show", name)["status"] == "succeeded"
+
+
+def test_a_server_whose_lock_another_held_meanwhile_ends(repo: Repo) -> None:
+    """Regression: it went on, and never knew the token that the command had made."""
+    stalled = repo.serve()
+    stalled.process.send_signal(signal.SIGSTOP)
+    shutil.rmtree(repo.path / ".swamp")
+    repo.token("made-meanwhile")
+    stalled.process.send_signal(signal.SIGCONT)
+    assert stalled.wait() == 1
+    assert "another held it meanwhile" in stalled.log()
+    repo.serve()
+    assert [one["name"] for one in repo.json("worker", "token", "list")] == ["made-meanwhile"]
