@@ -60,7 +60,10 @@ class OpenedEngine:
         try:
             refuse_cramped(layout.index)
             self._index = open_index(
-                layout.index, [kind.folder for kind in kinds], layout.root_is_here
+                layout.index,
+                [kind.folder for kind in kinds],
+                layout.root_is_here,
+                layout.expect_not_taken,
             )
         except BaseException:
             self._abandon_journal()
@@ -349,7 +352,7 @@ class _Opening:
     def _adopt(self, kind: Kind[Any, Any], shown: str, row: IndexRow) -> None:
         try:
             self._observed.adopt(kind.folder, row)
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             log.warning("%s cannot be noted in the index for now: %s", shown, error)
 
     def _replay(self, key: tuple[str, str], change: Change) -> None:

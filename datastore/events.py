@@ -191,11 +191,11 @@ class EventLog:
             while not self._append_to(self._path(run), b"".join(lines)):
                 threading.Event().wait(delay_s)
                 delay_s = min(delay_s * 2, 1.0)
-        for run, line, _ in entries:
-            if line is None:
-                # One that cannot be removed costs its space and nothing else.
-                with suppress(OSError):
-                    self._path(run).unlink(missing_ok=True)
+        for run in [run for run, line, _ in entries if line is None]:
+            # One that cannot be removed costs its space and nothing else.
+            with suppress(OSError):
+                self._expect_root()
+                self._path(run).unlink(missing_ok=True)
 
     def _write_anew(self, run: str, whole: WholeLog) -> None:
         try:

@@ -18,11 +18,13 @@ from typing import Any, NamedTuple
 from datastore.errors import DatastoreError
 from datastore.files import Edition, Stat
 from datastore.sqlite_file import (
+    Expect,
     IsHere,
     always,
     clear_place,
     inode_of,
     is_broken,
+    nothing_else,
     put_rows,
     transaction,
     wal_path,
@@ -75,10 +77,12 @@ class IndexTable(NamedTuple):
     live: dict[str, bytes]
 
 
-def open_index(path: Path, kinds: Iterable[str], is_here: IsHere = always) -> Index:
+def open_index(
+    path: Path, kinds: Iterable[str], is_here: IsHere = always, expect: Expect = nothing_else
+) -> Index:
     """The index at `path`, a new one if need be; DatastoreError where the disk refuses."""
     try:
-        return Index(path, kinds, is_here)
+        return Index(path, kinds, is_here, expect)
     except (OSError, sqlite3.Error) as error:
         raise DatastoreError(f"the index {path} cannot be opened: {error}") from error
 
@@ -86,13 +90,19 @@ def open_index(path: Path, kinds: Iterable[str], is_here: IsHere = always) -> In
 class Index:
     """One table per kind, so that reading one kind costs nothing for the others.
 
-    Methods raise sqlite3.Error when the disk refuses, DatabaseError when the file is broken. Not
-    thread-safe: one thread at a time.
+    Methods raise sqlite3.Error when the disk refuses, DatabaseError when the file is broken; those
+    that write raise what `expect` does. Not thread-safe: one thread at a time.
     """
 
-    def __init__(self, path: Path, kinds: Iterable[str], is_here: IsHere = always) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kinds: Iterable[str],
+        is_here: IsHere = always,
+        expect: Expect = nothing_else,
+    ) -> None:
         """Open the index at `path`, or begin a new one if there is none or it is of no use."""
-        self._path, self._is_here = path, is_here
+        self._path, self._is_here, self._expect = path, is_here, expect
         self._kinds = tuple(kinds)
         try:
             self._db, self._inode = self._open()
@@ -142,6 +152,7 @@ class Index:
         removals: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Write rows and remove others, by kind, all in one transaction."""
+        self._expect()
         if self.removed:
             self._move()
         _write(self._db, puts, removals)
@@ -161,6 +172,7 @@ class Index:
         self, puts: Iterable[DefinitionRow] = (), removals: Iterable[str] = ()
     ) -> None:
         """Write definitions and remove others, by path, all in one transaction."""
+        self._expect()
         if self.removed:
             self._move()
         with transaction(self._db):

@@ -34,26 +34,31 @@ class Layout:
     """The very folder, where its lock is held."""
 
     def expect_root(self) -> None:
-        """OSError where `root` is not the folder that is held any more. Blocks."""
+        """OSError where `root` is not the folder that is held, or is another's by now. Blocks."""
         if self.held is not None:
             self.held.expect()
+            self.expect_not_taken()
 
     def root_is_here(self) -> bool:
-        """Whether `root` is still the folder that is held. Blocks."""
-        return self.held is None or self.held.is_here()
+        """Whether `root` is still the folder that is held, and no other's. Blocks."""
+        held = self.held
+        return held is None or (held.is_here() and not self._is_locked_anew(held))
 
     def expect_not_taken(self) -> None:
         """OSError where another process serves the folder that is held, or is about to. Blocks."""
-        if self.held is None:
+        held = self.held
+        if held is None:
             return
-        lock: int | None
-        try:
-            lock = os.stat(self.lock).st_ino
-        except FileNotFoundError:
-            # It is taken again before another process is let in, or that one's is found here.
-            lock = self.held.lock
-        if self.held.taken or (lock != self.held.lock and self.held.is_here()):
+        if held.taken or (self._is_locked_anew(held) and held.is_here()):
             raise OSError(errno.ESTALE, "another process serves this folder", str(self.root))
+
+    def _is_locked_anew(self, held: RootFolder) -> bool:
+        """Whether another file is where the lock was. Without one, the lock is taken again before
+        another process is let in, or that one's is found here."""
+        try:
+            return os.stat(self.lock).st_ino != held.lock
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     @property
     def marker(self) -> Path:

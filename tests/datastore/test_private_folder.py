@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -19,6 +20,8 @@ from datastore.engine import OpenedEngine, open_store
 from datastore.errors import Degraded, RepositoryLocked, RepositoryMoved, RepositoryTaken
 from datastore.event_tail import TAIL_EVENTS
 from datastore.events import EventLog
+from datastore.files import Edition
+from datastore.index import DefinitionRow, Index
 from datastore.journal import Put
 from datastore.kinds import RUNS, WORKERS
 from datastore.layout import Layout
@@ -198,6 +201,51 @@ async def test_nothing_gets_into_the_journal_of_who_has_the_lock(
             found, engine, _ = await asyncio.to_thread(open_store, other.layout)
             engine.abandon()
         assert found.names(RUNS) == ("r2",)
+
+
+async def test_nothing_that_waits_gets_into_the_files_of_who_has_the_lock(tmp_path: Path) -> None:
+    """Regression: until the lock was looked at, what had waited to follow the journal was written
+    over what the other one had made of it since, into its index as well."""
+    with RepositoryLock(Layout(tmp_path)) as lock:
+        made = Served(lock)
+        made.store.commit([worker("w1"), run("r1")])
+        await made.store.barrier()
+        made.events.emit("r2", "k", "note")
+        await made.log("r2", 1)
+        layout, observed = made.layout, made.engine.observed
+        with observed.files_lock:
+            made.store.commit(removals=[(WORKERS, "w1"), (RUNS, "r1")])
+            made.store.commit([run("r3")])
+            await made.store.barrier()
+            layout.lock.unlink()
+            other = RepositoryLock(Layout(tmp_path)).acquire()
+        # As the other one has made them again meanwhile.
+        kept = [layout.record_file("runs", "r1"), layout.record_file("workers", "w1")]
+        for path in kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("theirs")
+        gone = asyncio.Event()
+        made.events.forget("r2", gone.set)
+        async with asyncio.timeout(5):
+            await gone.wait()
+        made.events.emit("r1", "k", "note")
+        stale = DefinitionRow("path", Edition(1, 1, 1), "digest", "ok", "name", "", b"{}")
+        assert not made.engine.definitions.update([stale], ())
+        await made.until(lambda: observed.trouble is not None)
+        assert "another process serves this folder" in str(observed.trouble)
+        with contextlib.suppress(Degraded):
+            await asyncio.to_thread(made.engine.close, 0.0)
+        assert [path.read_text() for path in kept] == ["theirs"] * 2
+        assert not layout.record_file("runs", "r3").exists()
+        assert [path.name for path in layout.events.iterdir()] == ["r2.jsonl"]
+        index = Index(layout.index, [RUNS.folder])
+        assert index.document(RUNS.folder, "r3") is None and list(index.definitions()) == []
+        index.close()
+        assert layout.held is not None
+        # So that no thread of it goes on to try.
+        layout.held.lock = layout.lock.stat().st_ino
+        await asyncio.to_thread(made.events.close)
+        other.release()
 
 
 async def test_that_no_file_can_be_opened_is_told_as_that(
