@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
+from datastore.alive import Lived
 from datastore.clock import Clock, parse_stamp, stamp
 from datastore.errors import DatastoreError
 from datastore.history import build_story
@@ -96,17 +96,17 @@ class BootSweep:
         *,
         foreign: Iterable[tuple[str, str]] = (),
         recover: bool = True,
-        last_alive: datetime | None = None,
+        earlier: Lived | None = None,
     ) -> None:
         """`foreign`: folder and name of live records found on disk that no journal or index of
         ours vouches for; they are ended, never continued. Without `recover` leases end at once.
-        `last_alive`: until when the earlier process lived, so that waiting counts until then."""
+        `earlier`: until when the earlier process lived, so that waiting counts until then."""
         self._store = store
         self._now = stamp(clock.now())
         self._new_uid = new_uid
         self._foreign = set(foreign)
         self._recover = recover
-        self._last_alive = last_alive or clock.now()
+        self._earlier = earlier or Lived(clock.now())
         self._over: dict[str, None] = {}
         """Foreign runs: they end last, as their stories tell how what belongs to them ended."""
         self.report = SweepReport()
@@ -216,12 +216,12 @@ class BootSweep:
             return
         if not foreign:
             self.report.counts["orphaned"] += 1
-        waited = self._last_alive - parse_stamp(pending.status.queued_at)
+        waited_s = self._earlier.waited_s(parse_stamp(pending.status.queued_at))
         self._change(
             pending,
             state="orphaned",
             ended_at=self._now,
-            waited_s=round(max(0.0, waited.total_seconds()), 3),
+            waited_s=round(waited_s, 3),
             reason=NOT_OURS if foreign else RESTART,
         )
 

@@ -43,6 +43,11 @@ class DiskHold:
         now_s = asyncio.get_running_loop().time()
         return lasted + max(0.0, now_s - max(self._began_s, since_s))
 
+    def spans(self) -> list[tuple[float, float]]:
+        """From when until when it was on (loop time); until now where it is."""
+        now = [] if self._began_s is None else [(self._began_s, asyncio.get_running_loop().time())]
+        return [*self._lasted, *now]
+
     def _look(self) -> None:
         assert self._began_s is not None
         loop = asyncio.get_running_loop()

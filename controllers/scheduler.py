@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 
 from controllers.controller import Wait
 from controllers.disk_hold import DiskHold
@@ -23,6 +24,7 @@ from controllers.renewal import RENEW_EVERY_S, Renewal
 from controllers.requirement import describe, requirement
 from controllers.waiting import ModelLimit, Rank, WaitingRoom
 from controllers.workqueue import WorkQueue
+from datastore.alive import Span
 from datastore.clock import Clock, stamp
 from datastore.kinds import (
     LEASES,
@@ -122,6 +124,12 @@ class Scheduler:
             self.queue.add(RENEW)
             return None
         return self._look_at(key)
+
+    def held_back(self) -> list[Span]:
+        """When the disk held back all that waits, for a start to come."""
+        now, now_s = self._clock.now(), asyncio.get_running_loop().time()
+        spans = [[now - timedelta(seconds=now_s - at) for at in one] for one in self._hold.spans()]
+        return [(began, ended) for began, ended in spans]
 
     # -- waking ----------------------------------------------------------------------------------
 

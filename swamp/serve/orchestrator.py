@@ -21,7 +21,7 @@ from controllers.manager import Manager, Settings
 from controllers.probes import Verification
 from controllers.run.context import RunContext
 from controllers.run.plan import Defaults
-from datastore.alive import last_alive, say_alive
+from datastore.alive import Span, lived, say_alive
 from datastore.clock import Clock, SystemClock
 from datastore.definitions.catalog import Catalog
 from datastore.desired import DesiredTree
@@ -105,10 +105,10 @@ class Orchestrator:
     ) -> None:
         """`stop` has the front come to its end in order; without, it is cancelled."""
         self._options, self._lock, self._layout = options, lock, lock.layout
-        self._report = report
-        self._front = front
+        self._report, self._front = report, front
         self._opening, self._stop = opening, stop
         self._moved: RepositoryMoved | None = None
+        self._held_back: Callable[[], list[Span]] = list
         self._clock: Clock = SystemClock()
         # Ids are no secrets: the kernel is asked for a seed once, not for each of them.
         self._random = random.Random()
@@ -159,7 +159,7 @@ class Orchestrator:
     async def _say_alive(self) -> None:
         """Not in a run of a command's own: it is no server, and nothing waits for it."""
         if self._options.only_run is None and self._swept.is_set():
-            await asyncio.to_thread(say_alive, self._layout, self._clock)
+            await asyncio.to_thread(say_alive, self._layout, self._clock, self._held_back())
 
     def _new_id(self) -> str:
         return uuid7(self._clock.now(), self._random)
@@ -325,7 +325,9 @@ class Orchestrator:
             keep=options.keep,
             verification=Verification(options.verify_on_enroll, probes),
         )
-        return Manager(store, sessions, context, settings, self._random, events.forget)
+        manager = Manager(store, sessions, context, settings, self._random, events.forget)
+        self._held_back = manager.scheduler.held_back
+        return manager
 
     def _defaults(self) -> Defaults:
         if self._options.only_run is not None:
@@ -363,7 +365,7 @@ class Orchestrator:
             self._new_id,
             foreign=found.unvouched,
             recover=recover,
-            last_alive=await asyncio.to_thread(last_alive, self._layout, now, lock_held),
+            earlier=await asyncio.to_thread(lived, self._layout, now, lock_held),
         )
         swept = sweep.run() if self._options.only_run is None else sweep.run_of_commands()
         store.after_barrier(partial(self._report_sweep, swept))
@@ -376,10 +378,8 @@ class Orchestrator:
         self._swept.set()
         for warning in swept.warnings:
             self._report({"kind": "warning", "message": warning})
-        summary = swept.summary()
-        if summary is not None:
-            counts = dict(swept.counts)
-            self._report({"kind": "boot_sweep", "summary": summary, "counts": counts})
+        if (summary := swept.summary()) is not None:
+            self._report({"kind": "boot_sweep", "summary": summary, "counts": dict(swept.counts)})
 
 
 class _Troubled(Protocol):

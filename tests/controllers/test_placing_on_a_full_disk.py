@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from test_scheduler_work import pending, worker
 
+from controllers.boot_sweep import BootSweep
 from controllers.scheduler import PLACE, RENEW, Scheduler
+from datastore.alive import Lived
 from datastore.clock import SystemClock
 from datastore.kinds import KINDS, LEASES, PENDING, Placement
 from datastore.store import Store
@@ -87,6 +90,43 @@ async def test_no_wait_ends_by_it(monkeypatch: pytest.MonkeyPatch, full_s: float
     assert status is not None and status.waited_s is not None
     # Regression: it ended the wait of the next episode, should this one come to nothing.
     assert status.waited_s < 1
+
+
+async def test_no_wait_ends_by_it_after_a_restart_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the sweep took the time from when it began to wait until the server's end."""
+    loop, passed_s = asyncio.get_running_loop(), 0.0
+    really = loop.time
+    monkeypatch.setattr(loop, "time", lambda: really() + passed_s)
+    began = datetime.now(UTC)
+
+    class Now:
+        def now(self) -> datetime:
+            return began + timedelta(seconds=passed_s)
+
+    disk = Disk()
+    store = Store(KINDS.values(), disk)
+    scheduler = Scheduler(store, Now(), lambda: "uid", grace_s=60.0)
+    store.commit([pending(1, Placement(labels={"pool": "a"}))])
+    await scheduler.reconcile(WAITS)
+    for held_s in (20.0, 300.0):
+        passed_s += 2.0
+        disk.trouble = FULL
+        await scheduler.reconcile(RENEW)
+        passed_s += held_s
+        if held_s == 20.0:
+            disk.recover()
+            while (key := await scheduler.queue.get()) != PLACE:
+                scheduler.queue.done(key)
+            scheduler.queue.done(key)
+    spans = [(ended - start).total_seconds() for start, ended in scheduler.held_back()]
+    assert spans == [pytest.approx(20.0, abs=0.5), pytest.approx(300.0, abs=0.5)]
+    disk.recover()
+    held = scheduler.held_back()
+    passed_s += 3.0
+    BootSweep(store, Now(), lambda: "uid", earlier=Lived(Now().now(), held)).run()
+    status = store.get(PENDING, WAITS).status
+    assert status is not None and status.state == "orphaned"
+    assert status.waited_s == pytest.approx(7.0, abs=0.5)
 
 
 async def test_a_step_that_no_worker_can_take_has_its_limit_afterwards(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datastore.alive import NOBODY_KNOWS, last_alive, say_alive
+from datastore.alive import HELD_MOST, NOBODY_KNOWS, held_back, last_alive, say_alive
 from datastore.layout import Layout
 from datastore.lock import RepositoryLock
 
@@ -54,6 +54,22 @@ def test_the_lock_tells_it_only_where_an_earlier_version_served(layout: Layout) 
         assert last_alive(layout, NOW, lock_held=EARLIER) == NOBODY_KNOWS
     say_alive(layout, At(EARLIER))
     assert last_alive(layout, NOW, lock_held=None) == EARLIER, "what was there is written over"
+
+
+def test_when_the_disk_held_everything_back_is_told_as_well(layout: Layout) -> None:
+    minute = timedelta(minutes=1)
+    spans = [(EARLIER + number * minute, EARLIER + (number + 1) * minute) for number in range(99)]
+    assert held_back(layout) == []
+    say_alive(layout, At(NOW), spans[:2])
+    assert (last_alive(layout, NOW, lock_held=None), held_back(layout)) == (NOW, spans[:2])
+    say_alive(layout, At(NOW), spans)
+    assert held_back(layout) == spans[-HELD_MOST:]
+    assert layout.alive.stat().st_size < 4096
+    say_alive(layout, At(NOW))
+    assert held_back(layout) == []
+    for content in (b"", b"\xff\n\n", b"2026-01-02T03:04:05Z\ngarbage\n", b"\na b\n"):
+        layout.alive.write_bytes(content)
+        assert held_back(layout) == []
 
 
 def test_what_is_no_file_is_never_waited_for(layout: Layout) -> None:

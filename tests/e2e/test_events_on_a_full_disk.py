@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,25 @@ from small_disk import fill_folder, mounted, unmount
 QUEUE_TIMEOUT_S = 3.0
 
 
-def test_what_waits_fails_by_no_limit_while_results_cannot_be_taken(repo: Repo) -> None:
-    """Regression: results that waited for their events kept the slots; everything behind them
-    failed, as no worker had been free, and nothing said why."""
-    events, gate = repo.path / ".swamp" / "events", repo.base / "gate"
-    events.mkdir(parents=True, exist_ok=True)
-    if not mounted(events, "-t", "tmpfs", "-o", "size=256k", "none"):
+@pytest.fixture
+def events(repo: Repo) -> Iterator[Path]:
+    """The folder of events, on a small disk of its own."""
+    folder = repo.path / ".swamp" / "events"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not mounted(folder, "-t", "tmpfs", "-o", "size=256k", "none"):
         pytest.skip("mounting a small disk needs root and the right to mount")
     try:
-        _hold_and_go_on(repo, events, gate)
+        yield folder
     finally:
-        unmount(events)
+        unmount(folder)
 
 
-def _hold_and_go_on(repo: Repo, events: Path, gate: Path) -> None:
+def test_what_waits_fails_by_no_limit_while_results_cannot_be_taken(
+    repo: Repo, events: Path
+) -> None:
+    """Regression: results that waited for their events kept the slots; everything behind them
+    failed, as no worker had been free, and nothing said why."""
+    gate = repo.base / "gate"
     step = f"until [ -e {gate} ]; do sleep 0.05; done; seq 5000"
     repo.shell_workflow("w", {f"s{number}": step for number in range(4)})
     server = repo.serve("--queue-timeout", f"{QUEUE_TIMEOUT_S:g}s")
@@ -58,3 +64,23 @@ def _health(repo: Repo) -> dict[str, object]:
     with urllib.request.urlopen(f"{repo.url}/health", timeout=8) as answer:
         found: dict[str, object] = json.load(answer)
         return found
+
+
+def test_that_time_is_no_waiting_for_the_next_server_either(repo: Repo, events: Path) -> None:
+    """Regression: it counted the time from when the step began to wait until the server's end."""
+    repo.shell_workflow("w", {"s": "true"}, f"queueTimeout: {2 * QUEUE_TIMEOUT_S:g}\n")
+    server = repo.serve()
+    waiting = [repo.start("workflow", "run", "w", "--json")]
+    repo.until(lambda: len(repo.json("worker", "queue")) == 1, "the first one")
+    ballast = fill_folder(events)
+    waiting.append(repo.start("workflow", "run", "w", "--json"))
+    repo.until(lambda: not _health(repo)["takesWork"], "the server says so")
+    over_s = time.monotonic() + 3 * QUEUE_TIMEOUT_S
+    repo.until(lambda: time.monotonic() > over_s)
+    ballast.unlink()
+    assert server.terminate() == 0
+    repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    for run in waiting:
+        run.communicate(timeout=60)
+    assert {one["status"]["state"] for one in repo.records("runs").values()} == {"succeeded"}
