@@ -13,21 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datastore import files
 from datastore.clock import Clock, stamp
 from datastore.event_file import (
     LAST_KIND,
     LastEvent,
     WholeLog,
-    append_whole,
     begins_at_1,
     is_as_long,
     is_complete,
@@ -36,19 +32,13 @@ from datastore.event_file import (
     read_lines,
 )
 from datastore.event_tail import Place, Tail, within
-from datastore.hand_over import HandOver
+from datastore.event_writer import Entry, EventWriter, Written
 from datastore.regular_file import open_to_read
-from datastore.trouble import Trouble
 
 log = logging.getLogger(__name__)
 
-Written = Callable[[], None]
-
 UNTOLD_S = 2.0
 """A run that is over is told its last event within so long, or its readers get it otherwise."""
-
-_Entry = tuple[str, bytes | WholeLog | None, Written | None]
-"""A run, a line of its log (None: the log goes), and whom to tell once that is done."""
 
 
 @dataclass
@@ -85,20 +75,13 @@ class EventLog:
         expect_root: Callable[[], None] = lambda: None,
     ) -> None:
         """`expect_root`: OSError where nothing may be written to the folder any more."""
-        self._folder = folder
-        self._expect_root = expect_root
         self._clock = clock
         self._after_barrier = after_barrier
         self._logs: dict[str, _RunLog] = {}
         self._over = False
-        self._ends = False
-        self._refused = Trouble("events of runs cannot be written", log)
         self._loop = asyncio.get_running_loop()
-        self._lines: HandOver[_Entry] = HandOver()
-        self._lines.bind(self._loop)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="events-read")
-        self._writer = threading.Thread(target=self._write, name="events-write", daemon=True)
-        self._writer.start()
+        self._writer = EventWriter(folder, expect_root, self._note_written)
 
     # -- emitting --------------------------------------------------------------------------------
 
@@ -118,7 +101,7 @@ class EventLog:
         log = self._log(run)
         if number <= log.output.get(dispatch, 0):
             # In line behind the first copy, which may not be in the file yet.
-            self._after_barrier(lambda: self._lines.put((run, b"", written)))
+            self._after_barrier(lambda: self._writer.put((run, b"", written)))
             return
         log.output[dispatch] = number
 
@@ -141,7 +124,7 @@ class EventLog:
 
     def forget(self, run: str, gone: Callable[[], None]) -> None:
         """Remove the log of a finished run after the barrier; `gone` is called on the loop then."""
-        self._after_barrier(lambda: self._lines.put((run, None, gone)))
+        self._after_barrier(lambda: self._writer.put((run, None, gone)))
 
     def _publish(
         self, run: str, log: _RunLog, event: dict[str, Any], written: Written | None
@@ -151,7 +134,7 @@ class EventLog:
             log.ended = True
         data = line_of({"seq": log.seq, **event})
         log.tail.append(data)
-        self._lines.put((run, data, written))
+        self._writer.put((run, data, written))
 
     def _log(self, run: str) -> _RunLog:
         log = self._logs.get(run)
@@ -162,63 +145,14 @@ class EventLog:
     # -- the file --------------------------------------------------------------------------------
 
     def _path(self, run: str) -> Path:
-        return self._folder / f"{run}.jsonl"
-
-    def _write(self) -> None:
-        """Append what is waiting, a batch per run, until `close`."""
-        while True:
-            # Told to end, it does so once nothing is left.
-            found = self._lines.get_nowait() if self._ends else self._lines.get()
-            if found is None:
-                return
-            entries = found
-            while len(entries) < 1_000 and (more := self._lines.get_nowait()) is not None:
-                entries += more
-            self._append(entries)
-            if entries:
-                self._loop.call_soon_threadsafe(self._note_written, entries)
-
-    def _append(self, entries: list[_Entry]) -> None:
-        by_run: dict[str, list[bytes]] = {}
-        for run, line, _ in entries:
-            if isinstance(line, WholeLog):
-                by_run.pop(run, None)
-                self._write_anew(run, line)
-            elif line:
-                by_run.setdefault(run, []).append(line)
-        for run, lines in by_run.items():
-            delay_s = 0.05
-            while not self._append_to(self._path(run), b"".join(lines)):
-                threading.Event().wait(delay_s)
-                delay_s = min(delay_s * 2, 1.0)
-        for run in [run for run, line, _ in entries if line is None]:
-            # One that cannot be removed costs its space and nothing else.
-            with suppress(OSError):
-                self._expect_root()
-                self._path(run).unlink(missing_ok=True)
-
-    def _write_anew(self, run: str, whole: WholeLog) -> None:
-        try:
-            self._expect_root()
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            files.write(self._path(run), whole.data(run))
-        except OSError as error:
-            log.warning("the events of run %s cannot be written anew for now: %s", run, error)
+        return self._writer.path(run)
 
     @property
     def trouble(self) -> str | None:
         """Why events do not reach their files just now; None while all is well."""
-        return self._refused.reason
+        return self._writer.trouble
 
-    def _append_to(self, path: Path, data: bytes) -> bool:
-        """All of it or none of it; False if the disk refuses just now."""
-        with self._refused.caught():
-            self._expect_root()
-            append_whole(path, data)
-            return True
-        return False
-
-    def _note_written(self, entries: list[_Entry]) -> None:
+    def _note_written(self, entries: list[Entry]) -> None:
         for run, line, written in entries:
             log = self._logs.get(run)
             if line is None:
@@ -251,7 +185,7 @@ class EventLog:
             tail = one.tail if lost else ()
             in_tail = {str((parse_line(line) or {}).get("key")) for line in tail}
             keys = tuple(key for key in one.keys if key not in in_tail)[:lost]
-            self._lines.put((run, WholeLog(lost, keys, tuple(one.tail)), None))
+            self._writer.put((run, WholeLog(lost, keys, tuple(one.tail)), None))
             restored.append(run)
         return restored
 
@@ -394,7 +328,5 @@ class EventLog:
 
     def close(self, within_s: float = 5.0) -> None:
         """Write what is waiting and end, within that time. Blocking."""
-        self._ends = True
-        self._lines.flush()
-        self._writer.join(within_s)
+        self._writer.close(within_s)
         self._pool.shutdown(wait=False)

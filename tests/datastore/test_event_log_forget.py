@@ -1,10 +1,14 @@
 """A finished run's event log goes after everything that was committed before, and tells it."""
 
 import asyncio
+import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from datastore.clock import SystemClock
 from datastore.event_file import parse_line
@@ -68,3 +72,41 @@ async def test_who_is_far_behind_comes_to_the_end_of_a_log_that_is_forgotten(
     kept = range(count + 2 - TAIL_EVENTS, count + 2)
     assert 0 < len(seqs) - TAIL_EVENTS < kept.start, "those between are gone"
     assert seqs[-TAIL_EVENTS:] == [*kept]
+
+
+async def test_logs_go_also_while_other_events_find_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: removals, which would have made the room, waited behind what had none."""
+    events = EventLog(tmp_path, SystemClock(), lambda action: action())
+    append, refused = os.write, threading.Event()
+
+    def full(handle: int, data: bytes) -> int:
+        if (tmp_path / "old.jsonl").exists() and b'"new"' in data:
+            refused.set()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return append(handle, data)
+
+    async def written(run: str, number: int) -> None:
+        done = asyncio.Event()
+        events.output(run, "d", number, {"text": "text"}, done.set)
+        async with asyncio.timeout(5):
+            await done.wait()
+
+    await written("old", 1)
+    monkeypatch.setattr("datastore.event_file.os.write", full)
+    waits = asyncio.ensure_future(written("new", 1))
+    assert await asyncio.to_thread(refused.wait, 5)
+    async with asyncio.timeout(5):
+        gone, order = asyncio.Event(), list[str]()
+        # Of one of which something is still to be written, that comes first.
+        events.output("new", "d", 2, {"text": "text"}, lambda: order.append("written"))
+        events.forget("new", lambda: order.append("gone"))
+        events.forget("old", gone.set)
+        await gone.wait()
+        await waits
+    await asyncio.to_thread(events.close)
+    await asyncio.sleep(0)
+    assert order == ["written", "gone"]
+    assert events.trouble is None
+    assert os.listdir(tmp_path) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from datastore import events
+from datastore import event_writer
 from datastore.clock import SystemClock
 from datastore.desired import DesiredTree
 from datastore.desired_edit import CannotAsk, ask
@@ -150,7 +150,7 @@ async def test_events_do_not_wait_for_who_reads_a_pipe(
 ) -> None:
     path, refused = layout.events / "r1.jsonl", threading.Event()
     pipe(path)
-    monkeypatch.setattr(events.log, "error", lambda *_: refused.set())
+    monkeypatch.setattr(event_writer.log, "error", lambda *_: refused.set())
     log = EventLog(layout.events, SystemClock(), lambda action: action())
     log.emit("r1", "a", "run_started")
     try:

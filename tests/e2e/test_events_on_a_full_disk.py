@@ -84,3 +84,20 @@ def test_that_time_is_no_waiting_for_the_next_server_either(repo: Repo, events: 
     for run in waiting:
         run.communicate(timeout=60)
     assert {one["status"]["state"] for one in repo.records("runs").values()} == {"succeeded"}
+
+
+def test_prune_makes_room_for_events(repo: Repo, events: Path) -> None:
+    """Regression: what it was to remove waited behind the events that found no room, for ever."""
+    repo.shell_workflow("w", {"s": "seq 100"})
+    repo.serve()
+    repo.worker("w1", "--label", "pool=worker")
+    repo.swamp("workflow", "run", "w")
+    (first,) = events.iterdir()
+    fill_folder(events)
+    run = repo.start("workflow", "run", "w", "--json")
+    repo.until(lambda: not _health(repo)["takesWork"], "the server says so")
+    repo.swamp("run", "prune", "--keep", "0")
+    assert not first.exists()
+    repo.until(lambda: bool(_health(repo)["takesWork"]), "there is room")
+    run.communicate(timeout=60)
+    assert run.returncode == 0
