@@ -28,8 +28,8 @@ async def with_store(
     from datastore.errors import Degraded
     from datastore.lock import RepositoryLock
 
-    with RepositoryLock(layout):
-        store, engine, _ = await asyncio.to_thread(open_store, layout)
+    with RepositoryLock(layout) as lock:
+        store, engine, _ = await asyncio.to_thread(open_store, lock.layout)
         engine.start(asyncio.get_running_loop())
         try:
             return await _unless_refused(engine, act(store))
