@@ -276,10 +276,12 @@ class SqliteJournal:
         return rows
 
     def _write(self, rows: list[tuple[Any, ...]]) -> None:
-        self._expect()
         if self.removed:
+            self._expect()
             self._move()
         self._refuse_if_full()
+        # Last, as the look before it may have waited for the disk.
+        self._expect()
         put_whole(self._db, "rows", rows)
 
     def _refuse_if_full(self) -> None:

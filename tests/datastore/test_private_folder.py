@@ -203,6 +203,33 @@ async def test_nothing_gets_into_the_journal_of_who_has_the_lock(
         assert found.names(RUNS) == ("r2",)
 
 
+async def test_a_lock_that_goes_while_room_is_looked_for_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: that look waits for a slow disk, and the lock was looked at before it."""
+    with RepositoryLock(Layout(tmp_path)) as lock:
+        made, other = Served(lock), RepositoryLock(Layout(tmp_path))
+        taken: list[RepositoryLock] = []
+
+        def look(folder: Path) -> bool:
+            if not taken:
+                lock.layout.lock.unlink()
+                taken.append(other.acquire())
+            return False
+
+        monkeypatch.setattr("datastore.sqlite_journal.is_full", look)
+        made.store.commit([run("r1")])
+        await made.until(lambda: made.engine.journal.trouble is not None or not made.store.behind)
+        assert "another process serves this folder" in str(made.engine.journal.trouble)
+        await asyncio.to_thread(made.events.close)
+        with pytest.raises(Degraded):
+            await asyncio.to_thread(made.engine.close, 0.0)
+        other.release()
+        found, engine, _ = await asyncio.to_thread(open_store, Layout(tmp_path))
+        engine.abandon()
+        assert found.names(RUNS) == ()
+
+
 async def test_nothing_that_waits_gets_into_the_files_of_who_has_the_lock(tmp_path: Path) -> None:
     """Regression: until the lock was looked at, what had waited to follow the journal was written
     over what the other one had made of it since, into its index as well."""
