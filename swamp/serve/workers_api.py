@@ -16,7 +16,15 @@ from datastore.kinds import LEASES, WORKERS, Worker, WorkerSpec, WorkerStatus
 from datastore.listing import Listing
 from datastore.sqlite_file import to_json
 from swamp import views
-from swamp.serve.answers import ApiError, admin, done, refuse_if_degraded, told, unless_degraded
+from swamp.serve.answers import (
+    ApiError,
+    admin,
+    done,
+    refuse_if_degraded,
+    refuse_if_held,
+    told,
+    unless_degraded,
+)
 from swamp.serve.requests import Parameters
 from swamp.serve.served import Served
 from swamp.worker_files import forget
@@ -75,7 +83,7 @@ class WorkersApi:
 
     async def verify(self, request: web.Request) -> web.Response:
         """Probe the worker, or join the probe that is under way, and wait for the verdict."""
-        refuse_if_degraded(self._store)
+        refuse_if_held(self._store)
         name = request.match_info["name"]
         worker = self._store.find(WORKERS, name)
         if worker is None:

@@ -51,6 +51,8 @@ def test_what_waits_fails_by_no_limit_while_results_cannot_be_taken(
     assert waiting and {one["reasonCode"] for one in waiting} == {"degraded"}
     status, refused = repo.posted("/api/v1/runs", json.dumps({"workflow": "w"}).encode())
     assert (status, refused["code"]) == (503, "degraded")
+    # Regression: it waited for a slot, and said after minutes that there was no verdict.
+    assert "nothing new is taken on" in repo.swamp("worker", "verify", "w1", code=1).stdout
     ballast.unlink()
     out, _ = run.communicate(timeout=60)
     view = json.loads(out[out.index("{\n") :])
