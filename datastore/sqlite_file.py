@@ -191,27 +191,33 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def put_rows(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows of one length into the table, in the place of those with the same key."""
-    at = 0
+def put_rows(
+    db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]], over: bool = True
+) -> None:
+    """Insert rows of one length into the table, in the place of those with the same key.
+
+    Not `over` these: sqlite3.IntegrityError where there are some.
+    """
+    at, verb = 0, "INSERT OR REPLACE" if over else "INSERT"
     for count in ROWS_AT_ONCE:
         while len(rows) - at >= count:
             one = f"({', '.join('?' * len(rows[at]))})"
             some = [value for row in rows[at : at + count] for value in row]
             values = ", ".join([one] * count)
-            db.execute(f'INSERT OR REPLACE INTO "{table}" VALUES {values}', some)
+            db.execute(f'{verb} INTO "{table}" VALUES {values}', some)
             at += count
 
 
-def put_whole(db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def put_whole(
+    db: sqlite3.Connection, table: str, rows: Sequence[tuple[Any, ...]], over: bool = True
+) -> None:
     """As `put_rows`, in one transaction: all of them on disk, or none."""
     if len(rows) in ROWS_AT_ONCE:
         # One statement is a transaction by itself.
-        put_rows(db, table, rows)
+        put_rows(db, table, rows, over=over)
         return
     with transaction(db):
-        # In place of the very same rows: a COMMIT that failed may have left them behind.
-        put_rows(db, table, rows)
+        put_rows(db, table, rows, over=over)
 
 
 def to_json(document: Any) -> bytes:

@@ -96,8 +96,7 @@ class SqliteJournal:
         expect: Expect = nothing_else,
     ) -> None:
         """Open or create the journal; DatastoreError when it cannot be read. `with_room`: its WAL
-        gets all its room at once. `is_here`: see `was_removed`. `expect` is asked before a write.
-        """
+        gets all its room at once. `is_here`: see `was_removed`. `expect`: asked at each write."""
         self._path, self._with_room, self._is_here = path, with_room, is_here
         self._expect = expect
         self.measures = JournalMeasures()
@@ -245,8 +244,8 @@ class SqliteJournal:
         began_s = time.monotonic()
         while True:
             try:
-                rows = rows or self._encode(batch)
-                self._write(rows)
+                again, rows = bool(rows), rows or self._encode(batch)
+                self._write(rows, again)
                 break
             except (sqlite3.Error, OSError, ValueError, TypeError) as error:
                 self._say_trouble(error)
@@ -258,8 +257,7 @@ class SqliteJournal:
         if self._trouble is not None:
             log.warning("the journal takes writes again")
             self._trouble = None
-        written = Transaction(began_s, time.monotonic())
-        queued_s = [commit.queued_s for commit in batch]
+        queued_s, written = [one.queued_s for one in batch], Transaction(began_s, time.monotonic())
         self._acknowledged.append(self.measures.note(queued_s, len(rows), written))
         first_seq = self._next_seq
         self._next_seq += len(rows)
@@ -275,14 +273,16 @@ class SqliteJournal:
                 rows.append((self._next_seq + len(rows), number, *_row_of(op)))
         return rows
 
-    def _write(self, rows: list[tuple[Any, ...]]) -> None:
+    def _write(self, rows: list[tuple[Any, ...]], again: bool) -> None:
         if self.removed:
             self._expect()
             self._move()
         self._refuse_if_full()
-        # Last, as the look before it may have waited for the disk.
         self._expect()
-        put_whole(self._db, "rows", rows)
+        # `again`: a COMMIT that failed may have left the very same rows behind. Whoever has taken
+        # the lock meanwhile may write over these: then nobody is told of them.
+        put_whole(self._db, "rows", rows, again)
+        self._expect()
 
     def _refuse_if_full(self) -> None:
         """The room of the WAL is for speed. What is taken on has to get into its files as well."""
