@@ -306,7 +306,11 @@ class Link:
             raise SocketLost(f"connection lost: {error}") from error
 
     async def _receive(self) -> list[ToWorker]:
-        message = await self._ws.receive()
+        try:
+            message = await self._ws.receive()
+        except (aiohttp.ClientError, OSError) as error:
+            # It went while a ping of its was answered.
+            raise SocketLost(f"connection lost: {error}") from error
         self._heard_at = self._loop.time()
         if message.type is aiohttp.WSMsgType.TEXT:
             try:

@@ -88,6 +88,12 @@ class Socket:
         assert self._ws._req is not None and self._ws._req.transport is not None
         self._ws._req.transport.abort()
 
+    def ping_and_cut(self, pings: int = 5) -> None:
+        """As `cut`, behind pings of the WebSocket: a proxy may send them, and they may pile up."""
+        assert self._ws._req is not None and self._ws._req.transport is not None
+        self._ws._req.transport.write(b"\x89\0" * pings)
+        self.cut()
+
     async def close(self) -> None:
         await self._ws.close()
 

@@ -56,6 +56,21 @@ async def test_output_goes_on_after_each_cut_with_no_piece_twice_or_missing(
     assert (await worker.until("enrolled", 2))["reconnect"] is True
 
 
+@pytest.mark.parametrize("enrolled", [False, True])
+async def test_a_socket_that_goes_while_its_ping_is_answered_is_lost_like_any_other(
+    orchestrator: Orchestrator, start: Start, monkeypatch: pytest.MonkeyPatch, enrolled: bool
+) -> None:
+    """Regression: where a proxy sends pings, that ended the worker, and all that it ran."""
+    worker = start()
+    socket = await (orchestrator.enrolled() if enrolled else orchestrator.dialled())
+    if enrolled:
+        await started(socket, "d1", "exec sleep 60")
+    socket.ping_and_cut()
+    await worker.until("disconnected")
+    again = await orchestrator.dialled()
+    assert again.enroll.running == (["d1"] if enrolled else [])
+
+
 async def test_result_is_kept_until_acknowledged_over_sockets(
     orchestrator: Orchestrator, start: Start
 ) -> None:
