@@ -27,9 +27,11 @@ ONLY_IN = {
     "opentelemetry": ("swamp/traces.py", "swamp/serve/metrics_export.py"),
 }
 
-# Outside datastore/, these write files: none of them below a repository's datastore/ or .swamp/.
+# Outside datastore/, these write files: none of them below a repository's datastore/, and in
+# .swamp/ only in scratch folders.
 MAY_WRITE = {
     "swamp/cli/demo.py": "the definitions of the scratch repository, and logs",
+    "swamp/execute/removal.py": "what is deep is moved up before it is removed",
     "swamp/worker/machine.py": "the machine's id in the worker's own cache folder",
 }
 WRITING_METHODS = {"write_text", "write_bytes", "rename", "renames", "symlink_to", "hardlink_to"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from datastore.regular_file import NO_FILE_MORE
 from swamp.execute.execution import Host
+from swamp.execute.removal import remove_tree
 from swamp.execute.scratch import Scratch, take_scratch
 from swamp.open_files import raise_limit
 from swamp.stop_signals import stop_signals
@@ -134,4 +134,4 @@ async def _folders(cache_dir: Path | None) -> AsyncIterator[tuple[Path, Scratch]
     finally:
         await asyncio.to_thread(scratch.remove)
         if own:
-            await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
+            await asyncio.to_thread(remove_tree, cache)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 
 from datastore.kinds import Call, Outcome
 from open_file_limit import no_file_more
+from swamp.execute import leftovers
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment
 from swamp.execute.execution import Execution, Host, Order, Patience, Unwatched
@@ -418,16 +418,16 @@ async def test_group_is_nobodys_while_the_folder_is_removed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, run: str
 ) -> None:
     """Regression: its number, a stranger's by then, was killed if that took long."""
-    watch, remove, go_on = Heard(), shutil.rmtree, threading.Event()
+    watch, remove, go_on = Heard(), leftovers.remove_tree, threading.Event()
     removing, loop = asyncio.Event(), asyncio.get_running_loop()
     killed: list[int] = []
 
-    def slow(path: str, ignore_errors: bool) -> None:
+    def slow(path: str) -> None:
         loop.call_soon_threadsafe(removing.set)
         go_on.wait()
-        remove(path, ignore_errors=ignore_errors)
+        remove(path)
 
-    monkeypatch.setattr(shutil, "rmtree", slow)
+    monkeypatch.setattr(leftovers, "remove_tree", slow)
     execution = bench.execution(run, Host(bench.folder, watch))
     task = asyncio.create_task(execution.run())
     try:
