@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,10 +31,14 @@ LOOK_S = 1.0
 """How often those that had their time, and those that have gone, are looked for."""
 
 UNREAD_S = 10.0
-"""A peer that reads nothing of its answer for so long, seconds, gives way like one that rests."""
+"""A peer whose machine takes nothing of its answer for so long, seconds, gives way like one that
+rests."""
 
 LOOKS_MOST = 64
 """Connections that are looked at for one that can go, each time that one comes."""
+
+_TCP_INFO = struct.Struct("@120xQ16xI")
+"""Of the kernel's `struct tcp_info`: `tcpi_bytes_acked` and `tcpi_notsent_bytes`."""
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +49,8 @@ class _Socket(Protocol):
     def fileno(self) -> int: ...
 
     def shutdown(self, how: int) -> None: ...
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -77,25 +84,39 @@ class _Rest:
     connection: _Socket
     transport: asyncio.Transport
     answer: web.StreamResponse
-    unread: int = 0
-    """Bytes of the answer that the kernel had not taken, for so long."""
+    taken: tuple[int, int] | None = None
+    """How far its answer had come while it was on its way, and since when it has not come on."""
     since_s: float = 0.0
 
     def is_silent(self, now_s: float) -> bool:
-        """Whether all of the answer is on its way, or it is not read.
+        """Whether all of the answer is on its way, or the peer does not read it.
 
-        It is not read from while a file is sent.
+        We read nothing of the peer while we send it a file.
         """
         unread = self.transport.get_write_buffer_size()
-        if unread:
-            return unread == self.unread and now_s - self.since_s >= UNREAD_S
-        return self.answer.body_length > 0 and self.transport.is_reading()
+        acknowledged, unsent = _in_kernel(self.connection)
+        # What is encrypted, and not taken by the kernel yet, does not show.
+        if unread or unsent or not self.transport.is_reading():
+            return self.taken == (unread, acknowledged) and now_s - self.since_s >= UNREAD_S
+        return self.answer.body_length > 0
 
     def again(self, now_s: float) -> None:
         """What is unread counts from when it was first seen."""
-        unread = self.transport.get_write_buffer_size()
-        if unread != self.unread:
-            self.unread, self.since_s = unread, now_s
+        taken = self.transport.get_write_buffer_size(), _in_kernel(self.connection)[0]
+        if taken != self.taken:
+            self.taken, self.since_s = taken, now_s
+
+
+def _in_kernel(connection: _Socket) -> tuple[int, int]:
+    """Bytes that the peer's machine has acknowledged, and those that could not be sent yet.
+
+    Where the kernel does not say it, 0.
+    """
+    with suppress(OSError, struct.error):
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        acknowledged, unsent = _TCP_INFO.unpack(found)
+        return acknowledged, unsent
+    return 0, 0
 
 
 class FirstWords:
