@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 KEPT_FREE = 200
 """Open files that are not for connections: journal, index, folders, events of runs, own steps."""
@@ -43,6 +45,9 @@ SHARE = 4
 
 LEAST_LEFT = CLOSING // 2
 """What strangers have where nothing is left: whoever comes is one at first."""
+
+_TCP_INFO = struct.Struct("@24xI92xQ16xI")
+"""Of the kernel's `struct tcp_info`: `unacked` (packets), `bytes_acked` and `notsent_bytes`."""
 
 GiveWay = Callable[[int, int], int]
 """Ends so many that are beyond a share, the longest silent first; how many it ended."""
@@ -191,3 +196,30 @@ def file_number(transport: asyncio.BaseTransport | None) -> int:
     """The number of a transport's file; -1 where it has none any more."""
     connection = None if transport is None else transport.get_extra_info("socket")
     return -1 if connection is None else int(connection.fileno())
+
+
+class Options(Protocol):
+    """What tells of a socket how it is."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
+
+
+def in_kernel(connection: Options) -> tuple[int, bool]:
+    """How many bytes the peer's machine has taken, and whether there are more for it.
+
+    Where the kernel does not say it, none and no.
+    """
+    with suppress(OSError, struct.error):
+        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        unacknowledged, taken, unsent = _TCP_INFO.unpack(found)
+        return taken, unacknowledged + unsent > 0
+    return 0, False
+
+
+def has_unread(transport: asyncio.WriteTransport) -> bool:
+    """Whether its peer's machine has not taken all that there is for it."""
+    if transport.get_write_buffer_size():
+        return True
+    # What is encrypted, and not taken by the kernel yet, does not show.
+    connection = transport.get_extra_info("socket")
+    return connection is not None and in_kernel(connection)[1]

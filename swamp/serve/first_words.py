@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from aiohttp import StreamReader, web
 from aiohttp.typedefs import Middleware
 
 from swamp.serve.answers import Handler
-from swamp.serve.connections import Connections
+from swamp.serve.connections import Connections, Options, has_unread, in_kernel
 
 WITHIN_S = 30.0
 """How long a connection has for its first request, seconds."""
@@ -37,20 +36,15 @@ rests."""
 LOOKS_MOST = 64
 """Connections that are looked at for one that can go, each time that one comes."""
 
-_TCP_INFO = struct.Struct("@120xQ16xI")
-"""Of the kernel's `struct tcp_info`: `tcpi_bytes_acked` and `tcpi_notsent_bytes`."""
-
 log = logging.getLogger(__name__)
 
 
-class _Socket(Protocol):
+class _Socket(Options, Protocol):
     """A socket, or what a transport shows of one."""
 
     def fileno(self) -> int: ...
 
     def shutdown(self, how: int) -> None: ...
-
-    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes: ...
 
 
 @dataclass(slots=True)
@@ -93,30 +87,18 @@ class _Rest:
 
         We read nothing of the peer while we send it a file.
         """
-        unread = self.transport.get_write_buffer_size()
-        acknowledged, unsent = _in_kernel(self.connection)
-        # What is encrypted, and not taken by the kernel yet, does not show.
-        if unread or unsent or not self.transport.is_reading():
-            return self.taken == (unread, acknowledged) and now_s - self.since_s >= UNREAD_S
+        if has_unread(self.transport) or not self.transport.is_reading():
+            return self.taken == self._taken() and now_s - self.since_s >= UNREAD_S
         return self.answer.body_length > 0
 
     def again(self, now_s: float) -> None:
         """What is unread counts from when it was first seen."""
-        taken = self.transport.get_write_buffer_size(), _in_kernel(self.connection)[0]
+        taken = self._taken()
         if taken != self.taken:
             self.taken, self.since_s = taken, now_s
 
-
-def _in_kernel(connection: _Socket) -> tuple[int, int]:
-    """Bytes that the peer's machine has acknowledged, and those that could not be sent yet.
-
-    Where the kernel does not say it, 0.
-    """
-    with suppress(OSError, struct.error):
-        found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-        acknowledged, unsent = _TCP_INFO.unpack(found)
-        return acknowledged, unsent
-    return 0, 0
+    def _taken(self) -> tuple[int, int]:
+        return self.transport.get_write_buffer_size(), in_kernel(self.connection)[0]
 
 
 class FirstWords:

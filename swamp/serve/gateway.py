@@ -26,7 +26,7 @@ from swamp.protocol import (
     next_message,
 )
 from swamp.serve.arrivals import Arrivals, Place, too_many
-from swamp.serve.connections import file_number
+from swamp.serve.connections import file_number, has_unread
 from swamp.serve.refusals import refusal
 from swamp.serve.session import Session
 from swamp.serve.sessions import Sessions
@@ -91,7 +91,7 @@ class SocketTransport:
     def abort_if_unread(self) -> None:
         """At its end: what is never read would hold its file for good."""
         transport = self._request.transport
-        if transport is not None and transport.get_write_buffer_size():
+        if transport is not None and has_unread(transport):
             self.abort("does not read")
 
     def open(self, tasks: asyncio.TaskGroup) -> None:

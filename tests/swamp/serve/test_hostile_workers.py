@@ -6,14 +6,19 @@ import asyncio
 import gc
 import json
 import logging
+import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
+from socket import socket as PlainSocket
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from certificates import certificate
 from controllers.enrollment import EnrollmentController, Made, create_token
 from controllers.lease import LeaseController
 from datastore.clock import SystemClock
@@ -44,6 +49,7 @@ from swamp.serve.callers import Callers, Standing
 from swamp.serve.connections import Connections
 from swamp.serve.gateway import Gateway
 from swamp.serve.sessions import Rules, Sessions
+from swamp.tls import server_context
 
 AT = "2026-11-29T12:00:00.000Z"
 DISPATCH = "r.j.s.1"
@@ -84,6 +90,7 @@ class Server:
         self.accepted: list[Any] = []
         """The server's end of each."""
         self.url = ""
+        self.tls_port = 0
         self.gateway: Gateway
         self.http = aiohttp.ClientSession()
         clock = SystemClock()
@@ -126,7 +133,7 @@ class Server:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[Server]:
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
     made = Server()
     app = web.Application()
     who = Callers(made.store).who
@@ -147,7 +154,11 @@ async def server() -> AsyncIterator[Server]:
     runner = web.AppRunner(app, shutdown_timeout=0.2)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
+    crt, key = certificate(tmp_path)
+    context = server_context(Path(crt), Path(key))
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    made.tls_port = runner.addresses[1][1]
     yield made
     await made.http.close()
     await runner.cleanup()
@@ -261,6 +272,35 @@ async def test_who_reads_nothing_leaves_no_open_file(
     for _ in range(10):
         await asyncio.sleep(0)
     assert server.accepted[-1].fileno() < 0
+
+
+def unread(port: int) -> ssl.SSLSocket:
+    """A peer over TLS that reads nothing of its pongs, and has said goodbye, also below."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = PlainSocket()
+    plain.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
+    plain.connect(("127.0.0.1", port))
+    peer = context.wrap_socket(plain)
+    key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    upgrade = b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+    peer.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n" + upgrade + key + b"\r\n")
+    peer.recv(4096)
+    peer.sendall(PING * 300 + b"\x88\x80" + bytes(4))
+    peer.setblocking(False)
+    with suppress(ssl.SSLWantReadError):
+        peer.unwrap()
+    return peer
+
+
+async def test_who_reads_nothing_over_tls_leaves_no_open_file(server: Server) -> None:
+    """Regression: what is encrypted already, and unread, was not seen; it was kept for good."""
+    with await asyncio.to_thread(unread, server.tls_port):
+        async with asyncio.timeout(5):
+            await server.gone.get()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert server.accepted[-1].fileno() < 0
 
 
 @pytest.mark.parametrize("when", ["silent", "enrolling", "enrolled"])
