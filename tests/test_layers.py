@@ -32,6 +32,7 @@ ONLY_IN = {
 MAY_WRITE = {
     "swamp/cli/demo.py": "the definitions of the scratch repository, and logs",
     "swamp/execute/removal.py": "what is deep is moved up before it is removed",
+    "swamp/execute/scratch.py": "a folder gets another name before the last of it goes",
     "swamp/worker/machine.py": "the machine's id in the worker's own cache folder",
 }
 WRITING_METHODS = {"write_text", "write_bytes", "rename", "renames", "symlink_to", "hardlink_to"}

@@ -31,6 +31,8 @@ IDENTITY = "made-as"
 """The file in a folder that says which one it was made as: device and inode."""
 
 _NAME = re.compile(r"scratch-([0-9a-f]{32})\Z")
+_REMOVED = "removed-"
+"""What a folder's name begins with at the very end."""
 
 
 class Ended(NamedTuple):
@@ -142,8 +144,11 @@ def _turn(root: Path) -> Iterator[None]:
 def _dead(root: Path) -> dict[Path, int]:
     """The folders whose owner is dead, with the lock that proves it."""
     found = {}
-    for path in root.iterdir():
-        if _NAME.match(path.name):
+    for path in list(root.iterdir()):
+        own_name = path.name.removeprefix(_REMOVED)
+        if _NAME.match(own_name) and own_name != path.name:
+            remove_tree(path)
+        elif _NAME.match(path.name):
             with suppress(OSError):
                 lock = _open(path)
                 if _locked(lock):
@@ -177,7 +182,8 @@ def _remove(folder: Path) -> None:
                 with suppress(OSError):
                     os.unlink(entry)
         if set(os.listdir(folder)) <= {IDENTITY}:
-            shutil.rmtree(folder, ignore_errors=True)
+            # By that name nobody takes it for one that ran something, whatever becomes of it.
+            remove_tree(folder.rename(folder.with_name(f"{_REMOVED}{folder.name}")))
 
 
 def _open(folder: Path) -> int:

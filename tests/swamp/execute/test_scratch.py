@@ -8,8 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,40 @@ def test_a_copy_that_could_not_be_removed_is_still_a_copy(
         own = take_scratch(copied)
     assert (own.killed, own.copies) == (0, 0)
     own.remove()
+
+
+def test_a_copy_that_nothing_may_be_removed_from_is_still_a_copy(
+    tmp_path: Path,
+    owners: tuple[Owner, Owner],
+    permission_bits: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Regression: it was emptied, and stayed without what says which one it is."""
+    copied = tmp_path.with_name(f"{tmp_path.name}-closed")
+    subprocess.run(["cp", "-a", tmp_path, copied], check=True)
+    copied.chmod(0o555)
+    with permission_bits():
+        for _ in range(3):
+            with pytest.raises(PermissionError):
+                take_scratch(copied)
+    assert all(owner.runs() for owner in owners)
+    copied.chmod(0o755)
+    own = take_scratch(copied)
+    assert (own.killed, own.copies) == (0, 2)
+    assert all(owner.runs() for owner in owners)
+    own.remove()
+    assert list(copied.iterdir()) == []
+
+
+def test_a_removal_that_was_cut_short_at_its_end_is_finished(tmp_path: Path) -> None:
+    left = tmp_path / f"removed-scratch-{'0' * 32}"
+    left.mkdir()
+    (left / IDENTITY).write_text("1:2\n")
+    strangers = tmp_path / "removed-by-somebody"
+    strangers.mkdir()
+    own = take_scratch(tmp_path)
+    assert (own.killed, own.copies) == (0, 0)
+    own.remove()
+    assert list(tmp_path.iterdir()) == [strangers]
 
 
 def test_a_folder_that_was_moved_is_the_one_it_was(
