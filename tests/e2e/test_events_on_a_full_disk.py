@@ -28,15 +28,18 @@ def events(repo: Repo) -> Iterator[Path]:
         unmount(folder)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 def test_what_waits_fails_by_no_limit_while_results_cannot_be_taken(
-    repo: Repo, events: Path
+    repo: Repo, events: Path, restarted: bool
 ) -> None:
     """Regression: results that waited for their events kept the slots; everything behind them
-    failed, as no worker had been free, and nothing said why."""
+    failed, as no worker had been free, and nothing said why. Where the server was started again
+    meanwhile, it failed still: then, all that time counted."""
     gate = repo.base / "gate"
     step = f"until [ -e {gate} ]; do sleep 0.05; done; seq 5000"
     repo.shell_workflow("w", {f"s{number}": step for number in range(4)})
-    server = repo.serve("--queue-timeout", f"{QUEUE_TIMEOUT_S:g}s")
+    limit = ("--queue-timeout", f"{QUEUE_TIMEOUT_S:g}s")
+    server = repo.serve(*limit)
     worker = repo.worker("w1", "--label", "pool=worker")
     run = repo.start("workflow", "run", "w", "--json")
     worker.lines.kind("dispatch_started")
@@ -53,6 +56,9 @@ def test_what_waits_fails_by_no_limit_while_results_cannot_be_taken(
     assert (status, refused["code"]) == (503, "degraded")
     # Regression: it waited for a slot, and said after minutes that there was no verdict.
     assert "nothing new is taken on" in repo.swamp("worker", "verify", "w1", code=1).stdout
+    if restarted:
+        server.stop()
+        server = repo.serve(*limit)
     ballast.unlink()
     out, _ = run.communicate(timeout=60)
     view = json.loads(out[out.index("{\n") :])
