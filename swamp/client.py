@@ -14,20 +14,19 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from datastore.errors import SwampError
 from datastore.regular_file import read_bytes
-from swamp.dialling import DEGRADED_HEADER, VERSION_HEADER, fits_header, is_host
+from swamp.dialling import DEGRADED_HEADER, VERSION_HEADER, fits_header
+from swamp.server_address import CONNECT_TIMEOUT_S, Address, address_of, connect_unix
 from swamp.tls import client_context, untrusted
 
 if TYPE_CHECKING:
     from datastore.layout import Layout
 
-CONNECT_TIMEOUT_S = 15.0
 UNARY_TIMEOUT_S = 30.0
 PATIENCE_S = 60.0
 """How long a lost connection is tried again; a server may take so long to start again."""
@@ -35,12 +34,10 @@ RETRY_MOST_S = 5.0
 SLOW_S = 3.0
 """After so long without an answer the person is told who is waited for."""
 SOCKET_WAIT_S, START_WAIT_S = 2.0, 60.0
-_SOCKET_PATH_MAX = 100
 _LAST_EVENT = "run_completed"
 _NOT_NOW = (502, 503, 504)
 """A server that does not serve yet, or a proxy before it, says so: as if nobody listened."""
 _QUOTED_BYTES = 200
-_TLS_SCHEMES = {"https": True, "wss": True, "http": False, "ws": False}
 
 
 class ServerError(SwampError):
@@ -53,10 +50,6 @@ class ServerError(SwampError):
 
 class Unreachable(SwampError):
     """No answer from the server: nobody listens, or the connection broke."""
-
-
-class BadUrl(SwampError):
-    """An address that no server can have."""
 
 
 class BadToken(SwampError):
@@ -75,57 +68,6 @@ class RunLeft(Unreachable):
 
 class NoSuchEvent(SwampError):
     """The run is over and has no event of that number."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """Where a server listens: a socket file, or host, port and a path before all others."""
-
-    shown: str
-    socket: Path | None = None
-    host: str = ""
-    port: int = 0
-    tls: bool = False
-    prefix: str = ""
-
-    def connection(self, trust: ssl.SSLContext | None) -> http.client.HTTPConnection:
-        if self.socket is not None:
-            return _UnixConnection(self.socket)
-        if self.tls:
-            return http.client.HTTPSConnection(
-                self.host, self.port, timeout=CONNECT_TIMEOUT_S, context=trust
-            )
-        return http.client.HTTPConnection(self.host, self.port, timeout=CONNECT_TIMEOUT_S)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=CONNECT_TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connected.settimeout(CONNECT_TIMEOUT_S)
-        try:
-            _connect_unix(connected, self._path)
-        except OSError:
-            connected.close()
-            raise
-        self.sock = connected
-
-
-def _connect_unix(connecting: socket.socket, path: Path) -> None:
-    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
-        connecting.connect(str(path))
-        return
-    # The kernel takes 108 bytes at most; a deep repository is reached through its open folder.
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        connecting.connect(f"/proc/self/fd/{folder}/{path.name}")
-    finally:
-        os.close(folder)
 
 
 class Client:
@@ -155,7 +97,9 @@ class Client:
         machine's. BadUrl for a URL that is none, BadToken for a token, TlsError for a file that
         does not do.
         """
-        self._address = _parse(server) if isinstance(server, str) else _of_socket(server)
+        self._address = (
+            address_of(server) if isinstance(server, str) else Address(str(server), server)
+        )
         self._token = token.strip() if token is not None else None
         if self._token and not fits_header(self._token):
             # Not shown: it is a secret all the same.
@@ -330,7 +274,7 @@ def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(CONNECT_TIMEOUT_S)
         try:
-            _connect_unix(probe, path)
+            connect_unix(probe, path)
         except OSError:
             return False
         return True
@@ -349,28 +293,6 @@ def _holder(lock: Path) -> tuple[int | None, bool]:
     except (OSError, ValueError, KeyError, TypeError):
         return None, False
     return holder, "waitsFor" in found
-
-
-def _parse(url: str) -> _Address:
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise BadUrl(f"'{url}' is no server URL: {error}") from None
-    tls = _TLS_SCHEMES.get(parts.scheme)
-    if tls is None or not parts.hostname or port == 0 or not is_host(parts.hostname):
-        raise BadUrl(f"'{url}' is no server URL; expected e.g. http://127.0.0.1:9090")
-    return _Address(
-        shown=url,
-        host=parts.hostname,
-        port=port or (443 if tls else 80),
-        tls=tls,
-        prefix=quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~"),
-    )
-
-
-def _of_socket(path: Path) -> _Address:
-    return _Address(shown=str(path), socket=path)
 
 
 def _answer(response: http.client.HTTPResponse, shown: str, later: tuple[int, ...] = ()) -> Any:

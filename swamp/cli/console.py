@@ -118,7 +118,8 @@ class Console:
         `needs_it`: also one that takes long to start is waited for. ShutOut for a user who cannot
         tell whether one runs.
         """
-        from swamp.client import BadToken, BadUrl, Client
+        from swamp.client import BadToken, Client
+        from swamp.server_address import BadUrl
 
         if url is None:
             layout = self.layout()
