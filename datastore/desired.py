@@ -31,7 +31,7 @@ from datastore.kinds import KINDS, Role
 from datastore.layout import Layout
 from datastore.record import API_VERSION, NAME_RULE, Kind, Model, is_record_name
 from datastore.regular_file import read_bytes
-from datastore.yaml_loader import Document, load
+from datastore.yaml_loader import MAX_BYTES, Document, load
 
 _RACY_NS = 2_000_000_000
 """A file changed so shortly before it was read may change once more without another stat."""
@@ -250,7 +250,7 @@ class DesiredTree:
             return False
         looked_at_ns = int(self._clock.now().timestamp() * 1e9)
         try:
-            data = None if stat is None else read_bytes(path)
+            data = None if stat is None else read_bytes(path, MAX_BYTES)
         except FileNotFoundError:
             data = None
         except OSError as error:

@@ -358,7 +358,7 @@ class ObservedWriter:
                 if files.stat_of(path) != stat:
                     continue
                 try:
-                    data = read_bytes(path)
+                    data = read_bytes(path, MAX_BYTES)
                     value = load(data, str(path), max_bytes=MAX_BYTES, own=True).value
                 except InvalidFile as error:
                     log.error("the index loses a record that its file does not hold: %s", error)

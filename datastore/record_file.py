@@ -23,7 +23,7 @@ def read_record(kind: Kind[Any, Any], path: Path, shown: str) -> Record[Any, Any
     odd = oddity(path)
     if odd is not None:
         raise InvalidFile(shown, odd)
-    document = load(read_bytes(path), shown, max_bytes=MAX_BYTES, own=True)
+    document = load(read_bytes(path, MAX_BYTES), shown, max_bytes=MAX_BYTES, own=True)
     _expect(document, shown, API_VERSION, "apiVersion")
     _expect(document, shown, kind.title, "kind")
     name = path.name.removesuffix(".yaml")

@@ -58,10 +58,15 @@ def open_to_read(path: str | Path) -> BinaryIO:
     return os.fdopen(open_handle(path, os.O_RDONLY), "rb")
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """All that a regular file holds; OSError for anything else."""
+def read_bytes(path: str | Path, most: int | None = None) -> bytes:
+    """All that a regular file holds; OSError for anything else.
+
+    Of more than `most` bytes only one more than these, which tells that there are more.
+    """
     with open_to_read(path) as file:
-        return file.read()
+        if most is None:
+            return file.read()
+        return file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
 
 
 def _expect_file(found: os.stat_result, path: str | Path) -> None:

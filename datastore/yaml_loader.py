@@ -22,6 +22,8 @@ from datastore.plain_values import INT_MAX, INT_MIN, MAX_DEPTH, too_deep
 from datastore.yaml_pairs import composed
 from datastore.yaml_problems import plain_problem
 
+MAX_BYTES = 1 << 20
+"""Of a file that people write; whoever reads one asks for no more than one byte more."""
 MAX_ALIASES = 64
 MAX_NODES = 100_000
 OWN_DEPTH, OWN_NODES = 3 * MAX_DEPTH, 10_000_000
@@ -68,13 +70,13 @@ class Document:
         return _position(place)
 
 
-def load(data: bytes, path: str, *, max_bytes: int = 1 << 20, own: bool = False) -> Document:
+def load(data: bytes, path: str, *, max_bytes: int = MAX_BYTES, own: bool = False) -> Document:
     """The one mapping that `data` holds; InvalidFile, naming `path`, for anything else.
 
     `own`: a file as the server writes it, which may hold more and be deeper than one of people.
     """
     if len(data) > max_bytes:
-        raise InvalidFile(path, f"is {len(data)} bytes long, at most {max_bytes} are read")
+        raise InvalidFile(path, f"is longer than {max_bytes} bytes: make it shorter, or split it")
     data = data.removeprefix(b"\xef\xbb\xbf")
     _refuse_characters(data, path)
     _refuse_conflict_markers(data, path)

@@ -24,7 +24,7 @@ from datastore.files import Edition, edition_in
 from datastore.index import DefinitionRow
 from datastore.regular_file import odd_mode, oddity
 from datastore.sqlite_file import to_json
-from datastore.yaml_loader import load
+from datastore.yaml_loader import MAX_BYTES, load
 
 Kind = Literal["workflow", "model"]
 Definition = Workflow | ModelDefinition
@@ -175,14 +175,17 @@ def look(
 
 
 def _read(path: str, size: int) -> bytes:
-    """What a file holds, by its stat so many bytes. A start reads 100,000 of them."""
+    """What a file holds, by its stat so many bytes; not all of it where that is too long.
+
+    A start reads 100,000 of them. It may grow meanwhile: a log that is written there, say.
+    """
     # Should it be a pipe by now, nobody waits for whoever writes to it.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        data = os.read(handle, size + 1)
-        while more := os.read(handle, _PIECE):
+        data = os.read(handle, min(size, MAX_BYTES) + 1)
+        while len(data) <= MAX_BYTES and (more := os.read(handle, _PIECE)):
             data += more
-        return data
+        return data[: MAX_BYTES + 1]
     finally:
         os.close(handle)
 

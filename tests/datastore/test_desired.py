@@ -124,6 +124,15 @@ def test_a_file_that_was_never_good_asks_for_nothing_and_is_not_missing(
     assert tree.current(WORKERS, "w1") is None and tree.problems() == []
 
 
+def test_a_file_that_is_too_long_is_told_and_not_read(layout: Layout, tree: DesiredTree) -> None:
+    path = save(layout, "workers", "spec: {note: good}")
+    tree.scan()
+    os.truncate(path, 1 << 40)
+    assert tree.scan() == []
+    assert asked(tree) == {"note": "good"}
+    assert ["is longer than 1048576 bytes" in str(one) for one in tree.problems()] == [True]
+
+
 def test_a_renamed_file_is_gone_here_and_new_there(layout: Layout, tree: DesiredTree) -> None:
     path = save(layout, "workers", "spec: {note: x}")
     tree.scan()

@@ -14,6 +14,7 @@ from datastore import yaml_loader
 from datastore.definitions import Catalog, definition_file
 from datastore.errors import NotFound
 from datastore.files import edition_in
+from datastore.yaml_loader import MAX_BYTES
 
 ID_A = "fc786c30-fb49-425e-9803-525237cd9c47"
 ID_B = "2c786c30-fb49-425e-9803-525237cd9c48"
@@ -98,6 +99,20 @@ def test_a_file_with_another_extension_is_told_and_not_read(repo: Repository) ->
     renamed = misnamed.rename(misnamed.with_suffix(".yaml"))
     repo.catalog.refresh([misnamed, renamed])
     assert (repo.names(), len(repo.problems())) == (["a"], 1)
+
+
+def test_of_a_file_that_is_too_long_no_more_is_read_than_tells_so(repo: Repository) -> None:
+    """Regression: all of it was read, in quadratic time where it grew meanwhile: a log that was
+    written into the folder kept the interpreter for minutes."""
+    file = repo.write("workflows/log.yaml", workflow("a"))
+    os.truncate(file, 1 << 40)
+    assert len(definition_file._read(str(file), 10)) == MAX_BYTES + 1, "it has grown since its stat"
+    repo.catalog.refresh([file])
+    why = f"workflows/log.yaml: is longer than {MAX_BYTES} bytes: make it shorter, or split it"
+    assert (repo.names(), repo.problems()) == ([], [why])
+    os.truncate(file, len(workflow("a")))
+    repo.catalog.refresh([file])
+    assert (repo.names(), repo.problems()) == (["a"], [])
 
 
 def test_a_linked_folder_is_told_and_not_followed(repo: Repository) -> None:
