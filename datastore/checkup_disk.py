@@ -18,7 +18,7 @@ from datastore.layout import Layout
 from datastore.lock import lock_holder
 from datastore.regular_file import oddity
 from datastore.shut_out import shut_out_of
-from datastore.sqlite_file import is_broken, open_to_read, wal_path
+from datastore.sqlite_file import is_broken, open_to_read, used_bytes, wal_path
 
 SQLITE_VERSION = sqlite3.sqlite_version
 
@@ -29,7 +29,7 @@ ROOM_PART = 10
 """On a small disk it is enough that this part of it is free: 10 for a tenth."""
 INODES_WARNING = 10_000
 JOURNAL_WARNING_BYTES = 200 * _MB
-"""A journal of that size says that the files have not followed for long."""
+"""Rows of that size in the journal say that the files have not followed for long."""
 
 
 def databases(layout: Layout) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def databases(layout: Layout) -> Iterator[Finding]:
             yield Finding("ok", "databases", f"{shown} is not there yet")
             continue
         try:
-            trouble = _broken(path)
+            trouble, used = _looked_into(path)
         except sqlite3.Error as error:
             later = "see the finding about the disk, then look again; leave the file where it is"
             yield Finding("error", "databases", f"{shown} cannot be looked into: {error}", later)
@@ -56,7 +56,7 @@ def databases(layout: Layout) -> Iterator[Finding]:
         size = _size(path) + _size(wal_path(path))
         level: Level = "ok"
         behind = None
-        if path == layout.journal and size > JOURNAL_WARNING_BYTES:
+        if path == layout.journal and used > JOURNAL_WARNING_BYTES:
             level, behind = "warning", "see whether the files of datastore/ can be written"
         yield Finding(level, "databases", f"{shown} is whole, {_shown(size)}", behind)
 
@@ -193,17 +193,21 @@ def lock(layout: Layout, *, answers: bool) -> Iterator[Finding]:
         )
 
 
-def _broken(path: Path) -> str | None:
-    """What is wrong with the database; sqlite3.Error where it cannot be told just now."""
+def _looked_into(path: Path) -> tuple[str | None, int]:
+    """What is wrong with the database, and how many bytes its rows need.
+
+    sqlite3.Error where it cannot be told just now.
+    """
     try:
         with closing(open_to_read(path)) as db:
             rows = db.execute("PRAGMA integrity_check(5)").fetchall()
+            used, _ = used_bytes(db)
     except sqlite3.Error as error:
         if not is_broken(error):
             raise
-        return str(error)
+        return str(error), 0
     found = [str(row[0]) for row in rows]
-    return None if found == ["ok"] else "; ".join(found)
+    return (None if found == ["ok"] else "; ".join(found)), used
 
 
 def _size(path: Path) -> int:

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ Expect = Callable[[], None]
 
 _KEPT_BACK_BYTES = 64 << 20
 """More than any file system keeps back."""
+
+FREE_BYTES = 16 << 20
+"""So much may be free in a file for rows to come."""
 
 _FRAME_HEADER = 24
 """Bytes before each page in a WAL."""
@@ -218,6 +221,23 @@ def put_whole(
         return
     with transaction(db):
         put_rows(db, table, rows, over=over)
+
+
+def used_bytes(db: sqlite3.Connection) -> tuple[int, int]:
+    """How long the file is that the rows need, and how much of it is free for others; in bytes."""
+    page, pages, free = (
+        db.execute(f"PRAGMA {what}").fetchone()[0]
+        for what in ("page_size", "page_count", "freelist_count")
+    )
+    return (pages - free) * page, free * page
+
+
+def give_back(db: sqlite3.Connection) -> None:
+    """Have the file no longer than its rows need, if most of a long one is free."""
+    with suppress(sqlite3.Error):
+        used, free = used_bytes(db)
+        if free > max(used, FREE_BYTES):
+            db.execute("VACUUM")
 
 
 def to_json(document: Any) -> bytes:

@@ -31,6 +31,7 @@ from datastore.sqlite_file import (
     checkpoint,
     clear_place,
     connect,
+    give_back,
     inode_of,
     is_broken,
     is_full,
@@ -196,6 +197,7 @@ class SqliteJournal:
         try:
             self._expect()
             self._db.execute("DELETE FROM rows WHERE seq <= ?", (delete_through,))
+            give_back(self._db)
         finally:
             self._db.close()
 
@@ -267,11 +269,9 @@ class SqliteJournal:
         return True
 
     def _encode(self, batch: list[_Commit]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for number, commit in enumerate(batch, self._next_commit_no):
-            for op in commit.ops:
-                rows.append((self._next_seq + len(rows), number, *_row_of(op)))
-        return rows
+        commits = enumerate(batch, self._next_commit_no)
+        ops = ((number, op) for number, commit in commits for op in commit.ops)
+        return [(seq, number, *_row_of(op)) for seq, (number, op) in enumerate(ops, self._next_seq)]
 
     def _write(self, rows: list[tuple[Any, ...]], again: bool) -> None:
         if self.removed:

@@ -242,6 +242,28 @@ async def test_wal_stays_within_its_room_under_steady_load(
     assert set(sizes) == {8 << 20}
 
 
+@pytest.mark.parametrize("rows_stay", [False, True])
+async def test_a_journal_that_was_long_is_short_again_once_its_rows_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_stay: bool
+) -> None:
+    """Regression: after a large fan-out it stayed as long as it had ever been, for good."""
+    monkeypatch.setattr("datastore.sqlite_file.FREE_BYTES", 1 << 20)
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.start(asyncio.get_running_loop(), Batches())
+    await written(journal, Remove(WORKERS, "first"))
+    await written(journal, *(Put(worker("w", note="x" * 20_000)) for _ in range(200)))
+    await asyncio.to_thread(journal.stop)
+    journal.close(delete_through=0 if rows_stay else journal.last_seq - 1)
+    assert (path.stat().st_size > 4_000_000) is rows_stay
+    again = SqliteJournal(path)
+    again.start(asyncio.get_running_loop(), Batches())
+    await written(again, Remove(WORKERS, "b"))
+    await asyncio.to_thread(again.stop)
+    again.close()
+    assert [row.seq for row in rows_of(path)] == [*(range(1, 203) if rows_stay else (201, 202))]
+
+
 async def test_numbers_go_on_where_an_earlier_process_stopped(tmp_path: Path) -> None:
     first = SqliteJournal(tmp_path / "journal.db")
     first.start(asyncio.get_running_loop(), Batches())
