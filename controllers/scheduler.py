@@ -22,7 +22,7 @@ from controllers.pool import WorkerPool
 from controllers.reasons import Reasons
 from controllers.renewal import RENEW_EVERY_S, Renewal
 from controllers.requirement import describe, requirement
-from controllers.waiting import ModelLimit, Rank, WaitingRoom
+from controllers.waiting import ModelLimit, Rank, WaitingRoom, asked_s
 from controllers.workqueue import WorkQueue
 from datastore.alive import Span
 from datastore.clock import Clock, stamp
@@ -195,7 +195,7 @@ class Scheduler:
             self._end(pending, "cancelled", self._waited_s(since), "cancelled")
             return None
         fresh = name not in self._room
-        wanted = self._room.add(pending, since - pending.spec.waited_before_s)
+        wanted = self._room.add(pending, asked_s(pending.spec, since, self._clock, now_s))
         if fresh or pending.status is None:
             self._awake.add(wanted)
             self.place()

@@ -3,8 +3,9 @@
 The order: priority first (1 is most urgent; a dispatch becomes one step more urgent for each five
 minutes waited), then the run that has had the fewest turns (so that a fan-out of 10,000 does not
 starve a run of one, however few slots there are; who has waited for five minutes no longer stands
-back for that), then whose waiting began first. The same rank compares the heads of different
-requirements that compete for one worker.
+back for that), then who asked first: what comes back as its worker was lost stands where it stood
+when it first asked. The same rank compares the heads of different requirements that compete for one
+worker.
 
 A requirement has a shelf per priority, a shelf a lane per run, a lane its dispatches. Each shelf
 keeps two heaps of lane heads, by load and by age, whose entries are checked when they come up
@@ -23,7 +24,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
-from datastore.kinds import Pending, Placement
+from datastore.clock import Clock, parse_stamp
+from datastore.kinds import Pending, PendingSpec, Placement
 from datastore.kinds.dispatch_name import is_probe
 
 MORE_URGENT_EVERY_S = 300.0
@@ -33,7 +35,7 @@ STALE_MOST = 256
 
 Rank = tuple[int, int, float, int]
 """Priority with its age counted in, turns of the run (0 once it has aged), since when it
-waits in seconds, order of arrival: smallest first."""
+counts as waiting in seconds, order of arrival: smallest first."""
 
 
 def requirement_key(placement: Placement, affinity: str | None = None) -> str:
@@ -41,9 +43,22 @@ def requirement_key(placement: Placement, affinity: str | None = None) -> str:
     return placement.model_dump_json() + (f"@{affinity}" if affinity is not None else "")
 
 
+def asked_s(spec: PendingSpec, since_s: float, clock: Clock, now_s: float) -> float:
+    """Since when (loop time) it counts as waiting among others, if this wait began at `since_s`.
+
+    Not less than it did wait, and of a later episode since the first one began: its step has run
+    in vain meanwhile, and those that asked after it have no right to go before it.
+    """
+    waited_since_s = since_s - spec.waited_before_s
+    if spec.asked_at is None:
+        return waited_since_s
+    ago_s = (clock.now() - parse_stamp(spec.asked_at)).total_seconds()
+    return min(waited_since_s, now_s - ago_s)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Entry:
-    """A waiting dispatch. `since_s` is when its waiting began, all episodes counted."""
+    """A waiting dispatch. `since_s`: see `asked_s`."""
 
     since_s: float
     order: int

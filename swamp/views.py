@@ -118,7 +118,7 @@ def queue_list(
     reason_of: Callable[[PendingSpec], Reason] | None = None,
     pause: courtesy.Pause = no_pause,
 ) -> list[View]:
-    """The waiting dispatches, oldest first.
+    """The waiting dispatches, who asked first first.
 
     `reason_of`: why each waits, where that is known better than from its record.
     """
@@ -126,7 +126,9 @@ def queue_list(
     views = [
         _queued(one, now, None if reason_of is None else reason_of(one.spec)) for one in waiting
     ]
-    return in_order(views, lambda view: (view["queuedAt"], view["queueId"]), pause)
+    return in_order(
+        views, lambda view: (view.get("askedAt", view["queuedAt"]), view["queueId"]), pause
+    )
 
 
 def _queued(pending: Pending, now: datetime, reason: Reason | None) -> View:
@@ -145,6 +147,7 @@ def _queued(pending: Pending, now: datetime, reason: Reason | None) -> View:
             "methodName": spec.call.method,
             "priority": spec.priority,
             "queuedAt": status.queued_at,
+            "askedAt": spec.asked_at,
             "ageMs": max(0, milliseconds(status.queued_at, now)),
             "reason": (status.reason or "") if reason is None else reason.text,
             "limitS": spec.wait_limit_s,

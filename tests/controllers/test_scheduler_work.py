@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import controllers.placement
 import controllers.pool
 import controllers.renewal
 from controllers.scheduler import Scheduler
-from datastore.clock import SystemClock
+from datastore.clock import SystemClock, stamp
 from datastore.journal import Op
 from datastore.kinds import (
     KINDS,
@@ -133,6 +134,23 @@ async def test_a_dispatch_waits_for_no_crowd_of_another_run(*, ends: bool) -> No
         await look(scheduler)
     assert [lease.name for lease in store.live(LEASES)] == ["r1.j.s.1"]
     assert len(scheduler.queue) > 400
+
+
+async def test_what_lost_its_worker_goes_before_all_that_asked_after_it() -> None:
+    """Regression: it went behind each step of a fan-out that had never run."""
+    store = Store(KINDS.values(), Counting())
+    clock, pool = SystemClock(), Placement(labels={"pool": "a"})
+    scheduler = Scheduler(store, clock, lambda: "uid", grace_s=60.0)
+    for name in ("fan-1", "fan-2", "lost"):
+        one = replace(pending(0, pool), name=f"r0.j.{name}.1")
+        if name == "lost":
+            asked = stamp(clock.now() - timedelta(seconds=40))
+            one = replace(one.with_spec(asked_at=asked), name="r0.j.lost.2")
+        store.commit([one])
+        await scheduler.reconcile(one.name)
+    store.commit([worker()])
+    await scheduler.reconcile("place")
+    assert [lease.name for lease in store.live(LEASES)] == ["r0.j.lost.2"]
 
 
 async def look(scheduler: Scheduler) -> None:
