@@ -45,7 +45,7 @@ class Looked:
 def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
     """Every definition file below the folder, by path; none is skipped for being broken."""
     from datastore.regular_file import oddity, read_bytes
-    from datastore.yaml_loader import load
+    from datastore.yaml_loader import MAX_BYTES, load
 
     for path in sorted(folder.rglob("*.yaml")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
@@ -58,11 +58,21 @@ def look_at_all(layout: Layout, folder: Path) -> Iterator[Looked]:
             odd = oddity(path)
             if odd is not None:
                 raise InvalidFile(shown, odd)
-            yield Looked(shown, load(read_bytes(path), shown))
+            yield Looked(shown, load(read_bytes(path, MAX_BYTES), shown))
         except InvalidFile as problem:
             yield Looked(shown, None, problem)
         except OSError as error:
             yield Looked(shown, None, InvalidFile(shown, f"cannot be read: {error.strerror}"))
+
+
+def passed_over(catalog: Catalog, folder: str, files: Iterable[Looked]) -> list[Looked]:
+    """What is below the folder, no definition, and told as a problem: a linked folder, say."""
+    known = {file.path for file in files}
+    return [
+        Looked(one.path, None, one)
+        for one in catalog.problems()
+        if one.path.partition("/")[0] == folder and one.path not in known
+    ]
 
 
 def chosen(files: Iterable[Looked], kind: str, name: str | None) -> list[Looked]:

@@ -19,6 +19,7 @@ from swamp.cli.definition_files import (
     finding_lines,
     in_force,
     look_at_all,
+    passed_over,
     problem_lines,
 )
 from swamp.cli.table import table
@@ -96,9 +97,11 @@ def validate(
 
     layout = console.layout()
     files = chosen(look_at_all(layout, layout.models), "model", name)
-    results = [_checked(file) for file in files]
     catalog = Catalog(layout.root)
     catalog.scan()
+    if name is None:
+        files += passed_over(catalog, "models", files)
+    results = [_checked(file) for file in files]
     add_rivals(console, catalog, results)
     passed = [result for result in results if result["passed"]]
     document = {

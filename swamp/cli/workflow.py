@@ -18,6 +18,7 @@ from swamp.cli.definition_files import (
     finding_lines,
     in_force,
     look_at_all,
+    passed_over,
     problem_lines,
     validation,
 )
@@ -119,6 +120,8 @@ def validate(
         files = list({file.path: file for file in named}.values())
     catalog = Catalog(layout.root)
     catalog.scan()
+    if not names:
+        files += passed_over(catalog, "workflows", files)
     results = [_checked(file, catalog) for file in files]
     add_rivals(console, catalog, results)
     passed = [result for result in results if result["passed"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
@@ -54,6 +55,19 @@ def test_a_file_that_the_server_does_not_read_is_not_valid(repo: Layout, swamp: 
     found = swamp("model", "validate")
     assert found.code == 1
     assert "its name is no UTF-8" in found.out + found.err
+
+
+@pytest.mark.parametrize("kind", ["workflow", "model"])
+def test_what_is_passed_over_is_not_valid(repo: Layout, swamp: Any, kind: str) -> None:
+    """Regression: only the server and `swamp doctor` told of it."""
+    folder = repo.root / f"{kind}s"
+    (folder / "m.yml").write_text("name: m\n")
+    (folder / "linked").symlink_to(repo.root)
+    found = swamp(kind, "validate", "--json")
+    document = json.loads(found.out)
+    assert (found.code, document["totalFailed"]) == (1, 2)
+    told = json.dumps(document)
+    assert "its name must be m.yaml" in told and "is a link to a folder" in told
 
 
 def test_a_path_may_hold_any_letter(repo: Layout, swamp: Any) -> None:
