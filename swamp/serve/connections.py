@@ -209,7 +209,8 @@ def in_kernel(connection: Options) -> tuple[int, bool]:
 
     Where the kernel does not say it, none and no.
     """
-    with suppress(OSError, struct.error):
+    with suppress(OSError, struct.error, AttributeError):
+        # Linux alone has it.
         found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
         unacknowledged, taken, unsent = _TCP_INFO.unpack(found)
         return taken, unacknowledged + unsent > 0
