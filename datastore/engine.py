@@ -37,7 +37,7 @@ from datastore.record import Kind, Record
 from datastore.record_document import parse
 from datastore.record_file import read_record
 from datastore.replay import Change, Replay
-from datastore.room import is_for_want_of_room, refuse_cramped
+from datastore.room import is_for_want_of_room
 from datastore.sqlite_file import is_broken, to_json
 from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
@@ -53,12 +53,10 @@ class OpenedEngine:
 
     def __init__(self, layout: Layout, kinds: Sequence[Kind[Any, Any]], for_long: bool) -> None:
         create_folders(layout)
-        refuse_cramped(layout.journal)
         self.journal = SqliteJournal(
             layout.journal, for_long, layout.root_is_here, layout.expect_not_taken
         )
         try:
-            refuse_cramped(layout.index)
             self._index = open_index(
                 layout.index,
                 [kind.folder for kind in kinds],

@@ -22,6 +22,7 @@ from datastore.sqlite_file import (
     IsHere,
     always,
     clear_place,
+    connect,
     inode_of,
     is_broken,
     nothing_else,
@@ -232,11 +233,8 @@ class Index:
         self._db, self._inode = self._open()
 
     def _open(self) -> tuple[sqlite3.Connection, int | None]:
-        db = sqlite3.connect(
-            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
+        db = connect(self._path, _BUSY_TIMEOUT_S, "PRAGMA journal_mode=WAL")
         try:
-            db.execute("PRAGMA journal_mode=WAL")
             db.execute("PRAGMA synchronous=NORMAL")
             found = db.execute("PRAGMA user_version").fetchone()[0]
             if found not in (0, VERSION):

@@ -13,6 +13,7 @@ from typing import Any
 import pydantic_core
 
 from datastore.regular_file import oddity
+from datastore.room import has_room, keep_shared_whole, refuse_cramped
 
 ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
@@ -42,11 +43,18 @@ def is_broken(error: sqlite3.Error) -> bool:
 
 
 def connect(path: Path, timeout_s: float, *statements: str) -> sqlite3.Connection:
-    """The database at `path`, made ready by these statements, or closed again; for any thread."""
+    """The database at `path`, made ready by these statements, or closed again; for any thread.
+
+    OSError where the disk has no room for what SQLite keeps beside it.
+    """
+    refuse_cramped(path)
     db = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
     try:
         for statement in statements:
             db.execute(statement)
+        # A look into it, as before that there may be nothing beside it yet.
+        db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        keep_shared_whole(path)
     except BaseException:
         db.close()
         raise
@@ -78,9 +86,6 @@ def is_full(folder: Path) -> bool:
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
     if not found.f_blocks or free * found.f_frsize > _KEPT_BACK_BYTES:
         return False
-    # Here, as commands that only read start faster without it.
-    from datastore.room import has_room
-
     return free == 0 or not has_room(folder, found.f_frsize)
 
 
@@ -123,16 +128,26 @@ def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
             error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
             raise error
     uri = path.resolve().as_uri()
-    db = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=timeout_s)
     try:
-        db.execute("SELECT 1 FROM sqlite_master")
+        return _looked_into(path, f"{uri}?mode=ro", timeout_s)
     except sqlite3.OperationalError as error:
-        db.close()
         wal = wal_path(path)
         if not _needs_no_wal(error) or (wal.exists() and wal.stat().st_size):
             raise
         # A WAL database wants a file beside it even for reading; without a WAL nothing is missed.
-        db = sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=timeout_s)
+        return sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=timeout_s)
+
+
+def _looked_into(path: Path, uri: str, timeout_s: float) -> sqlite3.Connection:
+    try:
+        refuse_cramped(path)
+    except OSError as refused:
+        error = sqlite3.OperationalError(f"the disk is full: {refused}")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error from refused
+    db = sqlite3.connect(uri, uri=True, timeout=timeout_s)
+    try:
+        db.execute("SELECT 1 FROM sqlite_master")
     except BaseException:
         db.close()
         raise
@@ -141,7 +156,7 @@ def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
 
 def _needs_no_wal(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
-    return code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+    return code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
 
 
 def wal_path(path: Path) -> Path:

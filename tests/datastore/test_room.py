@@ -127,16 +127,31 @@ def test_where_the_memory_of_sqlite_finds_no_room_nothing_is_opened(
     small = os.statvfs_result((1024, 1024, *os.statvfs(layout.root)[2:]))
     monkeypatch.setattr("datastore.room.os.statvfs", lambda folder: small)
     open_engine(layout, KINDS.values()).abandon()
-    other = layout.index if name == "journal" else layout.journal
-    other.with_name(other.name + "-shm").touch()
-    monkeypatch.setattr("datastore.room.has_room", lambda *_: False)
     before = open_files()
-    with pytest.raises(DiskFull, match=f"{database.name}-shm: No space left on device"):
-        open_engine(layout, KINDS.values())
-    for one in (database, other):
-        one.with_name(one.name + "-shm").touch()
+    looks = iter([False] if name == "journal" else [True, False])
+    with monkeypatch.context() as full:
+        full.setattr("datastore.room.has_room", lambda *_: next(looks))
+        with pytest.raises(DiskFull, match=f"{database.name}-shm: No space left on device|-shm'"):
+            open_engine(layout, KINDS.values())
     open_engine(layout, KINDS.values()).abandon()
     assert open_files() == before
+
+
+def test_the_memory_that_sqlite_shares_has_all_of_its_blocks_and_its_locks(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: they were missing where blocks are small, and taken on a full disk by SIGBUS."""
+    small = os.statvfs_result((1024, 1024, *os.statvfs(layout.root)[2:]))
+    monkeypatch.setattr("datastore.room.os.statvfs", lambda folder: small)
+    engine = open_engine(layout, KINDS.values())
+    try:
+        for database in (layout.journal, layout.index):
+            found = database.with_name(database.name + "-shm").stat()
+            assert (found.st_size, found.st_blocks * 512 >= 1 << 17) == (1 << 17, True)
+            held = Path("/proc/locks").read_text()
+            assert f":{found.st_ino} " in held, "the lock of SQLite that it is in use"
+    finally:
+        engine.abandon()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Repo, opened
 from proxy import Proxy
-from small_disk import on_a_small_disk
+from small_disk import on_a_small_disk, on_small_blocks
 
 
 @pytest.fixture
@@ -34,4 +34,11 @@ def proxy(repo: Repo) -> Iterator[Proxy]:
 def small(repo: Repo) -> Iterator[Repo]:
     """A repository on a disk of its own that is soon full."""
     with on_a_small_disk(repo) as made:
+        yield made
+
+
+@pytest.fixture
+def blocks(repo: Repo) -> Iterator[Repo]:
+    """A repository on a disk of its own that is soon full, and whose blocks are of 1 KB."""
+    with on_small_blocks(repo) as made:
         yield made

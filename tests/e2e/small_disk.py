@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from harness import Repo
 
-SIZE_MB = 24
+SIZE_MB, BLOCKS_MB = 24, 48
 
 
 def mounted(target: Path, *arguments: str) -> bool:
@@ -34,6 +35,29 @@ def on_a_small_disk(repo: Repo) -> Iterator[Repo]:
     """The repository, begun anew on a disk that is soon full; skips where none can be mounted."""
     if not mounted(repo.path, "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none"):
         pytest.skip("mounting a small disk needs root and the right to mount")
+    yield from _begun_anew(repo)
+
+
+@contextmanager
+def on_small_blocks(repo: Repo) -> Iterator[Repo]:
+    """As `on_a_small_disk`, with what mkfs.ext4 chooses for small disks: blocks of 1 KB."""
+    mount_small_blocks(repo.base / "blocks.img", repo.path)
+    yield from _begun_anew(repo)
+
+
+def mount_small_blocks(image: Path, target: Path) -> None:
+    """A small ext4 of blocks of 1 KB in the file `image`; skips where none can be mounted."""
+    make = shutil.which("mkfs.ext4")
+    if make is None:
+        pytest.skip("there is no mkfs.ext4")
+    image.touch()
+    os.truncate(image, BLOCKS_MB << 20)
+    subprocess.run([make, "-q", "-F", "-b", "1024", str(image)], check=True)
+    if not mounted(target, "-o", "loop", str(image)):
+        pytest.skip("mounting a small disk needs root and the right to mount")
+
+
+def _begun_anew(repo: Repo) -> Iterator[Repo]:
     repo.swamp("init")
     yield repo
     repo.close()
