@@ -23,6 +23,7 @@ from datastore import files
 from datastore.courtesy import Pause, no_pause
 from datastore.errors import InvalidFile
 from datastore.files import Stat
+from datastore.files_trouble import FilesTrouble, Key, refused_file, refused_index
 from datastore.index import Index, IndexRow
 from datastore.journal import Op, Put, Remove, Story
 from datastore.layout import IGNORE_ALL, Layout, make_folder
@@ -42,8 +43,6 @@ _REST_MIN_S, _REST_MAX_S = 0.02, 0.5
 _REST_PER_FILE_S = 0.002
 _BACKOFF_FIRST_S = 0.05
 _BACKOFF_MAX_S = 1.0
-
-Key = tuple[str, str]
 
 
 class Verdict(Enum):
@@ -95,7 +94,7 @@ class ObservedWriter:
         self._give_up_at: float | None = None
         self._retry_at = 0.0
         self._backoff_s = _BACKOFF_FIRST_S
-        self._trouble: str | None = None
+        self._trouble = FilesTrouble(log)
         self._thread: threading.Thread | None = None
 
     # -- told and asked by other threads ---------------------------------------------------------
@@ -116,7 +115,7 @@ class ObservedWriter:
     @property
     def trouble(self) -> str | None:
         """Why files cannot be written just now; None while all is well."""
-        return self._trouble
+        return self._trouble.reason
 
     def shown_through(self) -> int:
         """The seq up to which files and index (though not yet synced) show every change."""
@@ -253,7 +252,9 @@ class ObservedWriter:
             self._serve()
         except BaseException:
             # Nothing is lost, the journal has it; the traceback goes to stderr.
-            self._trouble = "the writer of files ended by an error of ours; restart the server"
+            self._trouble.reason = (
+                "the writer of files ended by an error of ours; restart the server"
+            )
             raise
 
     def _serve(self) -> None:
@@ -314,18 +315,14 @@ class ObservedWriter:
 
     def _write(self, batch: Mapping[Key, _Waiting]) -> dict[Key, _Waiting]:
         """Write a round; the part of it that the disk refused."""
-        failed: dict[Key, _Waiting] = {}
+        refused: dict[Key, str] = {}
         puts: list[tuple[str, IndexRow]] = []
         removals: list[Key] = []
-        reason: str | None = None
         for key, waiting in batch.items():
             try:
                 row = self._files.apply(waiting.op)
             except OSError as error:
-                failed[key] = waiting
-                tree = "history" if key[0] == HISTORY else "observed"
-                why = error.strerror or error
-                reason = f"the files of datastore/{tree}/ cannot be written: {why}"
+                refused[key] = refused_file(key, error.strerror or error)
                 continue
             if row is not None:
                 puts.append((key[0], row))
@@ -335,10 +332,10 @@ class ObservedWriter:
             with self._mended_index():
                 self._index.update(puts, removals)
         except (sqlite3.Error, OSError) as error:
-            failed = dict(batch)
-            reason = f"the index cannot be written: {error}"
-        self._say_trouble(reason)
-        return failed
+            refused = dict.fromkeys(batch, refused_index(error)) | refused
+        self._trouble.tried(batch, refused)
+        self._try_again_after(bool(refused))
+        return {key: batch[key] for key in refused}
 
     @contextmanager
     def _mended_index(self) -> Iterator[None]:
@@ -366,18 +363,12 @@ class ObservedWriter:
                 row = IndexRow(name, stat, Stored(kind, name, value).finished, to_json(value))
                 yield folder, row
 
-    def _say_trouble(self, reason: str | None) -> None:
-        if reason is not None:
+    def _try_again_after(self, was_refused: bool) -> None:
+        if was_refused:
             self._retry_at = time.monotonic() + self._backoff_s
             self._backoff_s = min(2 * self._backoff_s, _BACKOFF_MAX_S)
-            if reason != self._trouble:
-                log.error("%s; nothing is lost, it is tried again until it succeeds", reason)
-        elif not self._failed:
+        elif self._trouble.reason is None:
             self._backoff_s = _BACKOFF_FIRST_S
-            if self._trouble is not None:
-                log.warning("the files of datastore/ can be written again")
-        if reason is not None or not self._failed:
-            self._trouble = reason
 
 
 def _take_over(newer: _Waiting, older: _Waiting) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from datastore.errors import DatastoreError
@@ -47,6 +47,11 @@ class Trouble:
         if self.reason is not None:
             self._log.warning("no longer so: %s", self.reason)
         self.reason = None
+
+
+def together(reasons: Iterable[str | None]) -> str | None:
+    """All that is wrong, in one line and in that order; None if nothing is."""
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
 
 
 def shown(error: Exception) -> str:

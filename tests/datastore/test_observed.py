@@ -135,6 +135,45 @@ def test_removed_folder_is_made_again_with_its_gitignore(observed: Fixture) -> N
     assert observed.shown("workers", "a") == worker("a").document()
 
 
+def test_troubles_of_a_round_after_the_other_are_told_once_each(
+    observed: Fixture, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: while more was refused than a round takes, each round told its own trouble as if
+    it were a new one, and one that went well said that all was over: 20 lines a minute for ever."""
+    monkeypatch.setattr("datastore.observed.ROUND_MAX", 2)
+    monkeypatch.setattr("datastore.observed._BACKOFF_MAX_S", 0.0)
+    monkeypatch.setattr("datastore.observed._BACKOFF_FIRST_S", 0.0)
+    history = observed.layout.story_file("w", "r").parent.parent
+    workers = observed.layout.observed("workers")
+    shutil.rmtree(workers)
+    shutil.rmtree(history, ignore_errors=True)
+    workers.touch()
+    history.touch()
+    records = [Put(worker(name)) for name in "abc"]
+    stories = [Story("w", run, "text") for run in ("r1", "r2", "r3")]
+    fine = [Put(token(name)) for name in "tuv"]
+    observed.writer.follow(1, [*records, *stories, *fine])
+    for _ in range(20):
+        observed.writer.round()
+    assert [message.split(" cannot")[0] for message in caplog.messages] == [
+        "the files of datastore/observed/",
+        "the files of datastore/history/",
+    ]
+    told = str(observed.writer.trouble)
+    assert "datastore/observed/" in told.split("; ")[0] and "datastore/history/" in told
+    caplog.clear()
+    history.unlink()
+    for _ in range(20):
+        observed.writer.round()
+    (over,) = caplog.messages
+    assert over.startswith("no longer so: the files of datastore/history/ cannot be written")
+    assert "history" not in str(observed.writer.trouble)
+    workers.unlink()
+    observed.writer.catch_up()
+    assert caplog.messages[1:] == ["the files of datastore/ can be written again"]
+    assert observed.writer.trouble is None
+
+
 def test_refused_write_is_retried_and_holds_up_nobody_else(observed: Fixture) -> None:
     folder = observed.layout.observed("workers")
     shutil.rmtree(folder)
