@@ -29,7 +29,7 @@ from datastore.meter import About, Counter
 from datastore.observed import RescanReport
 from datastore.put_back_told import PutBackTold
 from datastore.store import Store
-from datastore.trouble import OF_THE_DISK, Trouble
+from datastore.trouble import OF_THE_DISK, Trouble, together
 from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class FileWatch:
         self._told: set[str] = set()
         self._put_back_told = PutBackTold(log)
         self._no_folders = Trouble("folders of the repository cannot be made", log)
+        self._no_root = Trouble("the repository's folder cannot be looked at", log)
         self._no_guard = Trouble("folders that are watched cannot be looked at", log)
         self._no_look = Trouble("files of the repository cannot be looked at", log)
         # Of its own: a file that can be looked at says nothing of those that cannot.
@@ -262,7 +263,7 @@ class FileWatch:
                 await self._guard()
 
     async def _is_ours(self) -> bool:
-        with self._no_guard.caught():
+        with self._no_root.caught():
             return await asyncio.to_thread(self._layout.root_is_here)
         return False
 
@@ -307,8 +308,9 @@ class FileWatch:
     @property
     def trouble(self) -> str | None:
         """Why folders or files cannot be followed just now; None while all is well."""
-        found = (self._no_folders, self._no_guard, self._no_look, self._no_rescan)
-        return next((one.reason for one in found if one.reason is not None), None)
+        guards = (self._no_root, self._no_folders, self._no_guard)
+        found = (*guards, self._no_look, self._no_rescan)
+        return together(one.reason for one in found)
 
     def problems(self) -> list[InvalidFile]:
         """Every file of people that is not in force as it stands."""
