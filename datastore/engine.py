@@ -41,7 +41,7 @@ from datastore.room import is_for_want_of_room
 from datastore.sqlite_file import is_broken, to_json
 from datastore.sqlite_journal import SqliteJournal
 from datastore.store import Store
-from datastore.trouble import shown
+from datastore.trouble import shown, together
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class OpenedEngine:
     @property
     def trouble(self) -> str | None:
         """Why the disk refuses the journal or the files just now; None while all is well."""
-        return self.journal.trouble or self.observed.trouble
+        return together((self.journal.trouble, self.observed.trouble))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to write; commits are acknowledged on `loop`."""

@@ -23,7 +23,7 @@ from datastore.key_file import place
 from datastore.layout import Layout, create_folders
 from datastore.lock import RepositoryLock
 from datastore.regular_file import NO_FILE_MORE, read_bytes
-from datastore.trouble import OF_THE_DISK, Trouble
+from datastore.trouble import OF_THE_DISK, Trouble, together
 from datastore.watched_folders import WatchedFolders
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class PrivateFolder:
     @property
     def trouble(self) -> str | None:
         """Why the folder is not as it should be just now; None while all is well."""
-        return self._refused.reason or self._unseen.reason
+        return together((self._refused.reason, self._unseen.reason))
 
     async def _look(self) -> None:
         try:

@@ -19,9 +19,13 @@ _WAYS: tuple[tuple[tuple[int, ...], tuple[str, ...], str], ...] = (
 
 
 def way_out(reason: str) -> str:
-    """The first step out of what `reason` tells, as a clause that others can be added to."""
+    """The first step out of what `reason` tells, as a clause that others can be added to.
+
+    Of many troubles in one line the first one counts.
+    """
     said = reason.lower()
+    found: list[tuple[int, str]] = []
     for numbers, words, way in _WAYS:
-        if any(word.lower() in said for word in (*words, *map(os.strerror, numbers))):
-            return way
-    return "mend what it names"
+        places = [said.find(word.lower()) for word in (*words, *map(os.strerror, numbers))]
+        found += [(place, way) for place in places if place >= 0]
+    return min(found)[1] if found else "mend what it names"

@@ -23,7 +23,7 @@ from datastore.errors import DiskFull
 from datastore.lock import RepositoryLock
 from datastore.regular_file import NO_FILE_MORE
 from datastore.room import NO_ROOM, has_room
-from datastore.trouble import Trouble
+from datastore.trouble import Trouble, together
 from swamp.dialling import DEGRADED_HEADER
 from swamp.open_files import may_open
 from swamp.serve.answers import health, in_a_header, with_expectations
@@ -157,7 +157,7 @@ class RoomForSteps:
     @property
     def trouble(self) -> str | None:
         """Why they wait just now; None while they need not."""
-        return self._none.reason or self._few_files.reason
+        return together((self._none.reason, self._few_files.reason))
 
     async def came_after(self, error: OSError, _waited_s: float = 0.0) -> bool:
         """True after a while if it was for want of room, or of files: it may be tried again.

@@ -14,7 +14,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from controllers.boot_sweep import BootSweep, SweepReport
 from controllers.manager import Manager, Settings
@@ -39,6 +39,7 @@ from datastore.outputs import OutputFiles
 from datastore.private_folder import PrivateFolder
 from datastore.record import Kind
 from datastore.store import Store
+from datastore.trouble import together
 from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment, unicode_only
@@ -202,6 +203,8 @@ class Orchestrator:
         runner.bind(manager.runs.local_ended)
         manager.runs.tell_again(untold)
         private = PrivateFolder(layout, self._lock, engine, events)
+        # What holds up work comes first: results wait for events, steps of the server for room.
+        in_trouble = (events, runner, private, engine.observed, watch)
         served = Served(
             layout=layout,
             store=store,
@@ -215,7 +218,7 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=partial(_trouble_of, engine.observed, private, watch, events, runner),
+            files_trouble=lambda: together(part.trouble for part in in_trouble),
             measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,
@@ -380,16 +383,6 @@ class Orchestrator:
             self._report({"kind": "warning", "message": warning})
         if (summary := swept.summary()) is not None:
             self._report({"kind": "boot_sweep", "summary": summary, "counts": dict(swept.counts)})
-
-
-class _Troubled(Protocol):
-    @property
-    def trouble(self) -> str | None: ...
-
-
-def _trouble_of(*parts: _Troubled) -> str | None:
-    """Why one of them cannot do what it should just now."""
-    return next((part.trouble for part in parts if part.trouble is not None), None)
 
 
 def _close_at_once(engine: OpenedEngine) -> None:

@@ -17,7 +17,7 @@ from datastore.layout import Layout
 from datastore.meter import Instrument
 from datastore.record import Kind
 from datastore.store import Store
-from datastore.trouble import Trouble
+from datastore.trouble import Trouble, together
 from swamp.protocol import FromWorker
 from swamp.serve.aside import Aside
 from swamp.serve.data_plane import DataPlane
@@ -45,7 +45,7 @@ class Served:
     silent_s: Callable[[str], float | None] = lambda worker: None
     """How long nothing has come from a connected worker, seconds; None if it is not connected."""
     files_trouble: Callable[[], str | None] = lambda: None
-    """Why files cannot follow the journal just now; nothing is refused for that."""
+    """What else the disk refuses just now, the worst first."""
     measured: Callable[[], list[Instrument]] = list
     """What the server and its parts have counted and timed."""
     received: Callable[[FromWorker], None] = lambda frame: None
@@ -59,8 +59,8 @@ class Served:
 
     @property
     def degraded(self) -> str | None:
-        """Why not all is well just now; what the journal is refused is the worst."""
-        return self.store.trouble or self.files_trouble() or self.own_socket.reason
+        """All that is not well just now, in one line: what the journal is refused is the worst."""
+        return together((self.store.trouble, self.files_trouble(), self.own_socket.reason))
 
     @cached_property
     def aside(self) -> Aside:

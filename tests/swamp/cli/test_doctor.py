@@ -379,6 +379,10 @@ def test_a_running_server_is_asked(opened: Layout, swamp: Any, server: Any) -> N
         (f"desired: {os.strerror(errno.EROFS)}", "mount the disk writable"),
         (f"x: {os.strerror(errno.EMFILE)}", "ulimit -n"),
         ("x: Input/output error", "mend what it names"),
+        (
+            f"events: {os.strerror(errno.EACCES)}; desired: {os.strerror(errno.ENOSPC)}",
+            "let the user who runs swamp read",
+        ),
     ],
 )
 def test_the_way_out_fits_what_the_server_says(
