@@ -135,7 +135,7 @@ def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
         if not _needs_no_wal(error) or (wal.exists() and wal.stat().st_size):
             raise
         # A WAL database wants a file beside it even for reading; without a WAL nothing is missed.
-        return sqlite3.connect(f"{uri}?immutable=1", uri=True, timeout=timeout_s)
+        return sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, timeout=timeout_s)
 
 
 def _looked_into(path: Path, uri: str, timeout_s: float) -> sqlite3.Connection:

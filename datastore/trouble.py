@@ -9,6 +9,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from datastore.errors import DatastoreError
 
@@ -47,6 +48,20 @@ class Trouble:
         if self.reason is not None:
             self._log.warning("no longer so: %s", self.reason)
         self.reason = None
+
+
+class Troubled(Protocol):
+    """A part of the server that the disk may refuse something."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it cannot do what it should just now; None while all is well."""
+        ...
+
+
+def trouble_of(*parts: Troubled) -> str | None:
+    """All that is wrong with these; name those first that hold up work."""
+    return together(part.trouble for part in parts)
 
 
 def together(reasons: Iterable[str | None]) -> str | None:

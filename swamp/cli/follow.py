@@ -24,6 +24,7 @@ import typer
 from datastore.errors import SwampError
 from swamp.cli.colors import paint
 from swamp.cli.console import Console
+from swamp.cli.silence import Silence
 from swamp.cli.unread import ToldUnread
 from swamp.stop_signals import hang_up_signals, let_go_of_terminal
 
@@ -124,7 +125,7 @@ def _follow(
         try:
             if receiver.ident is None:
                 receiver.start()
-            status = _show(console, arrived, lines, watch.failed)
+            status = _show(console, arrived, lines, watch)
             break
         except KeyboardInterrupt as interrupt:
             may_ask = not isinstance(interrupt, Signalled)
@@ -188,11 +189,9 @@ def _receiver(watch: Watch, arrived: queue.SimpleQueue[Any], console: Console) -
     return threading.Thread(target=receive, name="events", daemon=True)
 
 
-def _show(
-    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, failed: Failed
-) -> str:
+def _show(console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, watch: Watch) -> str:
     """Print until the run ends; its final status."""
-    for event in _events(console, arrived, lines, failed):
+    for event in _events(console, arrived, lines, watch):
         shown = lines.feed(event)
         is_last = event["kind"] == "run_completed"
         if not console.json and (is_last or not console.quiet):
@@ -204,19 +203,22 @@ def _show(
 
 
 def _events(
-    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, failed: Failed
+    console: Console, arrived: queue.SimpleQueue[Any], lines: RunLines, watch: Watch
 ) -> Iterator[dict[str, Any]]:
+    silence = Silence(watch.client, console)
     while True:
         try:
             item = arrived.get(timeout=TICK_S)
         except queue.Empty:
-            error = failed()
+            error = watch.failed()
             if error is not None:
                 # Nobody is left who could tell more.
                 raise error from None
             if not (console.json or console.quiet):
                 console.print(lines.tick())
+            silence.goes_on()
             continue
+        silence.broken()
         if isinstance(item, Exception):
             raise item
         yield item

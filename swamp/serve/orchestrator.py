@@ -39,7 +39,7 @@ from datastore.outputs import OutputFiles
 from datastore.private_folder import PrivateFolder
 from datastore.record import Kind
 from datastore.store import Store
-from datastore.trouble import together
+from datastore.trouble import trouble_of
 from datastore.vaults import Vaults
 from swamp.execute.calls import ShellCall
 from swamp.execute.environment import runner_environment, unicode_only
@@ -203,8 +203,6 @@ class Orchestrator:
         runner.bind(manager.runs.local_ended)
         manager.runs.tell_again(untold)
         private = PrivateFolder(layout, self._lock, engine, events)
-        # What holds up work comes first: results wait for events, steps of the server for room.
-        in_trouble = (events, runner, private, engine.observed, watch)
         served = Served(
             layout=layout,
             store=store,
@@ -218,7 +216,7 @@ class Orchestrator:
             problems=watch.problems,
             look_at_desired=look_at_desired,
             silent_s=sessions.silent_s,
-            files_trouble=lambda: together(part.trouble for part in in_trouble),
+            files_trouble=partial(trouble_of, events, runner, private, engine.observed, watch),
             measured=lambda: [*observer.instruments(), watch.findings, housekeeping.pauses],
             received=observer.received,
             only_run=self._options.only_run,

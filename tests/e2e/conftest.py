@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Repo, opened
 from proxy import Proxy
-from small_disk import on_a_small_disk, on_small_blocks
+from small_disk import FILES, on_a_small_disk, on_small_blocks
 
 
 @pytest.fixture
@@ -41,4 +41,11 @@ def small(repo: Repo) -> Iterator[Repo]:
 def blocks(repo: Repo) -> Iterator[Repo]:
     """A repository on a disk of its own that is soon full, and whose blocks are of 1 KB."""
     with on_small_blocks(repo) as made:
+        yield made
+
+
+@pytest.fixture
+def of_few_files(repo: Repo) -> Iterator[Repo]:
+    """A repository on a disk of its own that has room, but soon no file more."""
+    with on_a_small_disk(repo, f"size=200m,nr_inodes={FILES}") as made:
         yield made

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from harness import Repo
 
 SIZE_MB, BLOCKS_MB = 24, 48
+FILES = 200
 
 
 def mounted(target: Path, *arguments: str) -> bool:
@@ -31,9 +33,9 @@ def unmount(target: Path) -> None:
 
 
 @contextmanager
-def on_a_small_disk(repo: Repo) -> Iterator[Repo]:
+def on_a_small_disk(repo: Repo, most: str = f"size={SIZE_MB}m") -> Iterator[Repo]:
     """The repository, begun anew on a disk that is soon full; skips where none can be mounted."""
-    if not mounted(repo.path, "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none"):
+    if not mounted(repo.path, "-t", "tmpfs", "-o", most, "none"):
         pytest.skip("mounting a small disk needs root and the right to mount")
     yield from _begun_anew(repo)
 
@@ -80,4 +82,14 @@ def fill_folder(folder: Path) -> Path:
                         break
                 except OSError:
                     break
+    return ballast
+
+
+def take_all_files(repo: Repo) -> Path:
+    """Leave no file to be made on the repository's disk, though there is room in those it has."""
+    ballast = repo.path / "ballast"
+    ballast.mkdir()
+    with suppress(OSError):
+        for number in itertools.count():
+            (ballast / str(number)).touch()
     return ballast

@@ -441,6 +441,7 @@ def test_a_small_disk_may_be_small(
 ) -> None:
     class Small:
         f_bavail, f_blocks, f_frsize, f_files, f_favail, f_flag = 17, 22, 1 << 20, 0, 0, 0
+        f_bsize = 4096
 
     monkeypatch.setattr(os, "statvfs", lambda path: Small)
     assert wrong(swamp("doctor", "--json")) == []
