@@ -161,6 +161,7 @@ def _console(ctx: typer.Context, given: dict[str, Any]) -> Console:
 def _log_more() -> None:
     import logging
 
+    logging.raiseExceptions = False
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form)
 

@@ -23,7 +23,11 @@ class _AsEvents(logging.Handler):
 
 
 def log_to(console: Console) -> None:
-    """Have warnings and errors printed the way this command prints."""
+    """Have warnings and errors printed the way this command prints.
+
+    What finds no room where they go (a log on the full disk) is left out: no traceback instead.
+    """
+    logging.raiseExceptions = False
     if console.json:
         logging.getLogger().addHandler(_AsEvents(console))
     else:
