@@ -69,6 +69,11 @@ def keep_shared_whole(database: Path) -> None:
     os.posix_fallocate(_kept[database], 0, _SHM_BYTES)
 
 
+def shares_in_small_blocks(database: Path) -> bool:
+    """Whether what SQLite shares beside it is there, and may have holes."""
+    return _has_small_blocks(database.parent) and _shared(database).exists()
+
+
 def _has_small_blocks(folder: Path) -> bool:
     try:
         return os.statvfs(folder).f_bsize < _SHM_PAGE_BYTES

@@ -13,7 +13,12 @@ from typing import Any
 import pydantic_core
 
 from datastore.regular_file import oddity
-from datastore.room import has_room, keep_shared_whole, refuse_cramped
+from datastore.room import (
+    has_room,
+    keep_shared_whole,
+    refuse_cramped,
+    shares_in_small_blocks,
+)
 
 ROWS_AT_ONCE = (64, 32, 16, 8, 4, 2, 1)
 """Rows of one statement. After each the thread waits for the interpreter: row by row, a transaction
@@ -127,24 +132,32 @@ def open_to_read(path: Path, timeout_s: float = 1.0) -> sqlite3.Connection:
             error = sqlite3.DatabaseError(odd)
             error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
             raise error
-    uri = path.resolve().as_uri()
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    if shares_in_small_blocks(path):
+        with suppress(sqlite3.OperationalError):
+            # It makes for itself what nobody else holds, and writes to no file.
+            return _looked_into(f"{uri}&readonly_shm=1", timeout_s)
     try:
-        return _looked_into(path, f"{uri}?mode=ro", timeout_s)
+        _expect_room(path)
+        return _looked_into(uri, timeout_s)
     except sqlite3.OperationalError as error:
         wal = wal_path(path)
         if not _needs_no_wal(error) or (wal.exists() and wal.stat().st_size):
             raise
         # A WAL database wants a file beside it even for reading; without a WAL nothing is missed.
-        return sqlite3.connect(f"{uri}?mode=ro&immutable=1", uri=True, timeout=timeout_s)
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, timeout=timeout_s)
 
 
-def _looked_into(path: Path, uri: str, timeout_s: float) -> sqlite3.Connection:
+def _expect_room(path: Path) -> None:
     try:
         refuse_cramped(path)
     except OSError as refused:
         error = sqlite3.OperationalError(f"the disk is full: {refused}")
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error from refused
+
+
+def _looked_into(uri: str, timeout_s: float) -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, timeout=timeout_s)
     try:
         db.execute("SELECT 1 FROM sqlite_master")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -108,3 +110,30 @@ def test_a_disk_that_fills_while_it_is_served_ends_nobody(blocks: Repo) -> None:
     repo.worker("w1", "--label", "pool=worker")
     assert run.wait(timeout=60) == 0
     assert server.terminate() == 0
+
+
+WRITES = """
+import os, sys
+from pathlib import Path
+from datastore.sqlite_file import connect, put_whole
+db = connect(Path(sys.argv[1]), 1.0, "PRAGMA journal_mode=WAL", "CREATE TABLE t(a)")
+put_whole(db, "t", [(number,) for number in range(9)])
+os.kill(os.getpid(), 9)
+"""
+READS = """
+import sys
+from pathlib import Path
+from datastore.sqlite_file import open_to_read
+print(open_to_read(Path(sys.argv[1])).execute("SELECT count(*) FROM t").fetchone()[0])
+"""
+
+
+def test_what_only_the_wal_has_is_read_on_a_full_disk(blocks: Repo) -> None:
+    """Each in a process of its own, which a signal may end."""
+    database = blocks.path / "one.db"
+    code = subprocess.run([sys.executable, "-c", WRITES, database], check=False).returncode
+    assert code == -9
+    filled(blocks)
+    command = [sys.executable, "-c", READS, database]
+    read = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (read.returncode, read.stdout) == (0, "9\n"), read
