@@ -12,8 +12,7 @@ from swamp.cli import silence
 from swamp.cli.console import Console
 from swamp.cli.silence import Silence
 
-FULL = "nothing arrives, the server is degraded: full\n"
-LOCKED = "nothing arrives, the server is degraded: locked\n"
+FULL = "Warning: nothing arrives, the server is degraded: full\n"
 
 
 class Client:
@@ -21,99 +20,84 @@ class Client:
 
     def __init__(self, *says: Any) -> None:
         self.says = list(says)
-        self.slow: Any = print
+        self.asked = 0
 
     def get(self, path: str) -> Any:
-        assert (path, self.slow) == ("/health", None)
+        assert path == "/health"
+        self.asked += 1
         found = self.says.pop(0)
         if isinstance(found, Exception):
             raise found
-        return found
-
-
-def let_it_last(console: Console, client: Client) -> None:
-    """Until all has been asked, each answer told before the next question."""
-    given: Any = client
-    made = Silence(console, given)
-    while client.says:
-        made.lasts()
-        with made._asking:
-            pass
-    made.over()
+        return {"status": "degraded" if found else "ok", "degraded": found}
 
 
 @pytest.fixture(autouse=True)
-def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(silence, "QUIET_S", 0.0)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "ASK_AFTER_S", 0.0)
+    monkeypatch.setattr(silence, "ASK_EVERY_S", 0.0)
 
 
-def how(degraded: str | None) -> dict[str, Any]:
-    return {"status": "ok", "degraded": degraded}
+def lasts(made: Silence) -> None:
+    """It goes on until the server has answered once."""
+    made.goes_on()
+    if made._asks is not None:
+        made._asks.join(10)
+
+
+def made_of(client: Any, console: Console | None = None) -> Silence:
+    return Silence(client, console or Console())
 
 
 @pytest.mark.parametrize(
     ("says", "told"),
     [
-        ([how(None), how(None)], ""),
-        ([how("full"), how("full")], FULL),
-        ([how("full"), how("locked")], FULL + LOCKED),
-        ([how("full"), how(None), how("full")], FULL * 2),
-        ([how("full"), SwampError("gone"), how("full")], FULL),
-        ([{}, [], "ok"], ""),
+        ((None, None), ""),
+        (("full", "full"), FULL),
+        ((None, "full"), FULL),
+        ((SwampError("gone"), "full"), FULL),
+        ((OSError("gone"), None), ""),
     ],
 )
-def test_what_is_wrong_is_told_once_and_nothing_of_a_server_that_is_well(
-    capsys: pytest.CaptureFixture[str], says: list[Any], told: str
+def test_what_is_wrong_is_told_once_for_each_silence(
+    says: tuple[Any, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    let_it_last(Console(), Client(*says))
+    made = made_of(Client(*says))
+    for _ in says:
+        lasts(made)
     assert capsys.readouterr() == ("", told)
 
 
-def test_nobody_is_asked_where_nothing_may_be_said() -> None:
-    client: Any = Client()
-    Silence(Console(quiet=True), client).lasts()
+def test_it_is_told_again_after_something_has_arrived(capsys: pytest.CaptureFixture[str]) -> None:
+    made = made_of(Client("full", "full"))
+    lasts(made)
+    made.broken()
+    lasts(made)
+    assert capsys.readouterr().err == 2 * FULL
+
+
+def test_nobody_is_asked_where_nothing_may_be_said_or_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client("full")
+    lasts(made_of(client, Console(quiet=True)))
+    monkeypatch.setattr(silence, "ASK_AFTER_S", 3600.0)
+    lasts(made_of(client))
+    assert client.asked == 0
 
 
 def test_a_server_that_does_not_answer_holds_up_nobody_and_is_asked_once() -> None:
-    asked, answers = threading.Event(), threading.Event()
+    answers, asked = threading.Event(), []
 
-    class Slow(Client):
+    class Hangs:
         def get(self, path: str) -> Any:
-            assert not asked.is_set()
-            asked.set()
-            answers.wait(30)
-            return how(None)
+            asked.append(path)
+            answers.wait(10)
+            return {}
 
-    client: Any = Slow()
-    made = Silence(Console(), client)
-    for _ in range(3):
-        made.lasts()
-        assert asked.wait(30)
+    made = made_of(Hangs())
+    for _ in range(5):
+        made.goes_on()
     answers.set()
-    with made._asking:
-        pass
-
-
-def test_it_is_asked_after_a_while_only_and_ever_more_seldom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(silence, "QUIET_S", 5.0)
-    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    asked: list[float] = []
-
-    class Noted(Client):
-        def get(self, path: str) -> Any:
-            asked.append(now_s[0] - 100)
-            return how(None)
-
-    client: Any = Noted()
-    made = Silence(Console(), client)
-    for second in range(180):
-        now_s[0] = 100.0 + second
-        if second == 3:
-            made.heard()
-        made.lasts()
-        with made._asking:
-            pass
-    assert asked == [8, 13, 23, 43, 83, 143]
+    assert made._asks is not None
+    made._asks.join(10)
+    assert asked == ["/health"]
