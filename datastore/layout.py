@@ -7,7 +7,6 @@ makes what is missing; `find_root` finds the repository that a command was start
 from __future__ import annotations
 
 import errno
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,23 +41,13 @@ class Layout:
     def root_is_here(self) -> bool:
         """Whether `root` is still the folder that is held, and no other's. Blocks."""
         held = self.held
-        return held is None or (held.is_here() and not self._is_locked_anew(held))
+        return held is None or (held.is_here() and not held.is_locked_anew())
 
     def expect_not_taken(self) -> None:
         """OSError where another process serves the folder that is held, or is about to. Blocks."""
         held = self.held
-        if held is None:
-            return
-        if held.taken or (self._is_locked_anew(held) and held.is_here()):
+        if held is not None and (held.taken or (held.is_locked_anew() and held.is_here())):
             raise OSError(errno.ESTALE, "another process serves this folder", str(self.root))
-
-    def _is_locked_anew(self, held: RootFolder) -> bool:
-        """Whether another file is where the lock was. Without one, the lock is taken again before
-        another process is let in, or that one's is found here."""
-        try:
-            return os.stat(self.lock).st_ino != held.lock
-        except (FileNotFoundError, NotADirectoryError):
-            return False
 
     @property
     def marker(self) -> Path:

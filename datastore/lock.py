@@ -63,7 +63,7 @@ class RepositoryLock:
         self._descriptor, self._root = descriptor, root
         self.layout = replace(self.layout, held=root)
         found = os.fstat(descriptor)
-        root.lock = found.st_ino
+        root.locked_by(self.layout.lock, found.st_ino)
         self._found = (found.st_mtime_ns, os.pread(descriptor, 4096, 0))
         self.last_held = datetime.fromtimestamp(found.st_mtime, UTC) if found.st_size else None
         # A file that replaces a removed one tells since when this process has held the lock.

@@ -22,8 +22,8 @@ class RootFolder:
         """The folder that is at `path` now; OSError without one."""
         self._path = path
         self._handle: int | None = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.lock: int | None = None
-        """The inode of its lock's file, where this process holds that."""
+        self._lock: tuple[str, int] | None = None
+        """Path and inode of its lock's file, where this process holds that."""
         self.taken = False
         """Whether another process serves it by now."""
 
@@ -38,6 +38,24 @@ class RootFolder:
         # Not as noted at the start: a file system may number its folders anew as it likes.
         held = os.fstat(self._handle)
         return (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
+
+    def locked_by(self, path: Path, inode: int) -> None:
+        """Note the file by which this process holds its lock from now on."""
+        self._lock = os.fspath(path), inode
+
+    def is_locked_anew(self) -> bool:
+        """Whether another file is where the lock was. Blocks for one stat.
+
+        Not without one: the lock is taken again before another process is let in, or that one's is
+        found here.
+        """
+        if self._lock is None:
+            return False
+        path, inode = self._lock
+        try:
+            return os.stat(path).st_ino != inode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def expect(self) -> None:
         """OSError unless it is at its path: nothing may be written there."""

@@ -270,7 +270,7 @@ async def test_nothing_that_waits_gets_into_the_files_of_who_has_the_lock(tmp_pa
         index.close()
         assert layout.held is not None
         # So that no thread of it goes on to try.
-        layout.held.lock = layout.lock.stat().st_ino
+        layout.held.locked_by(layout.lock, layout.lock.stat().st_ino)
         await asyncio.to_thread(made.events.close)
         other.release()
 
