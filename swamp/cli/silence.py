@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING
 
 from datastore.errors import SwampError
@@ -24,7 +25,9 @@ class Silence:
     """Tells once for each silence, on stderr, that the server is degraded, and why."""
 
     def __init__(self, client: Client, console: Console) -> None:
-        self._client, self._console = client, console
+        # Of its own: what an answer tells, and that one is slow, is the business of whoever asks.
+        self._client, self._console = copy(client), console
+        self._client.slow = None
         self._asks: threading.Thread | None = None
         self._told = False
         self._ask_at_s = time.monotonic() + ASK_AFTER_S
