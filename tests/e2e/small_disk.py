@@ -23,7 +23,7 @@ def mounted(target: Path, *arguments: str) -> bool:
     done = subprocess.run(
         ["mount", *arguments, str(target)], capture_output=True, check=False, text=True
     )
-    refused = ("permission denied", "not permitted", "superuser")
+    refused = ("permission denied", "not permitted", "superuser", "loop device")
     assert not done.returncode or any(word in done.stderr.lower() for word in refused), done.stderr
     return done.returncode == 0
 
@@ -56,7 +56,7 @@ def mount_small_blocks(image: Path, target: Path) -> None:
     os.truncate(image, BLOCKS_MB << 20)
     subprocess.run([make, "-q", "-F", "-b", "1024", str(image)], check=True)
     if not mounted(target, "-o", "loop", str(image)):
-        pytest.skip("mounting a small disk needs root and the right to mount")
+        pytest.skip("mounting an image needs root, the right to mount and a loop device")
 
 
 def _begun_anew(repo: Repo) -> Iterator[Repo]:
