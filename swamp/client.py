@@ -184,7 +184,7 @@ class Client:
         connection = self._address.connection(self._trust)
         try:
             response = self._ask(connection, "GET", path, None)
-            if response.status >= 400 or not response.getheader(VERSION_HEADER):
+            if response.status >= 400 or response.getheader(VERSION_HEADER) is None:
                 _answer(response, self._address.shown, later=_NOT_NOW)
             while line := response.readline():
                 if line.strip():
@@ -296,13 +296,17 @@ def _holder(lock: Path) -> tuple[int | None, bool]:
 
 
 def _answer(response: http.client.HTTPResponse, shown: str, later: tuple[int, ...] = ()) -> Any:
-    status, signed = response.status, response.getheader(VERSION_HEADER)
-    body = response.read() if signed else response.read(_QUOTED_BYTES)
+    """What it says; ServerError where that is no. Unreachable if it is of something else, of which
+    no more is read than is quoted, or has one of the codes `later`."""
+    status, is_ours = response.status, response.getheader(VERSION_HEADER) is not None
+    body = response.read(None if is_ours else _QUOTED_BYTES)
     try:
-        answer = json.loads(body if signed else b"")
+        answer = json.loads(body) if is_ours else None
     except ValueError:
+        is_ours = False
+    if not is_ours:
         text = body[:_QUOTED_BYTES].decode(errors="replace").strip().replace("\n", " ")
-        raise Unreachable(f"{shown} is no swamp server: it answered {status} {text!r}") from None
+        raise Unreachable(f"{shown} is no swamp server: it answered {status} {text!r}")
     if status >= 400:
         said = answer if isinstance(answer, dict) else {}
         message = said.get("error", f"the server answered {status}")

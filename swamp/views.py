@@ -118,7 +118,7 @@ def queue_list(
     reason_of: Callable[[PendingSpec], Reason] | None = None,
     pause: courtesy.Pause = no_pause,
 ) -> list[View]:
-    """The waiting dispatches, who asked first first.
+    """The waiting dispatches, in the order in which they first asked.
 
     `reason_of`: why each waits, where that is known better than from its record.
     """
